@@ -176,21 +176,20 @@ numbered() {
   kill_listed "$MG/stranger"
   wait_for 10 "it has ended" gone "$pid"
   # As a driver does while a child holds what it had opened.
-  uses "$pid" 901
-  wait_for 10 "it counts all the same" used_is bad 901
+  uses "$pid" 1000
+  wait_for 10 "it counts all the same" used_is bad 1000
   numbered good "$pid"
   # Nor is mpsgated to forget it.
   daemon_stop
   daemon_start
-  uses "$pid" 902
-  wait_for 10 "it counts all the same" used_is bad 902
+  wait_for 10 "it counts all the same" used_is bad 1000
   assert_equal "what good uses" "$(grant good .used_mib)" 0
   # Who has ended takes no more, and the process with its pid is at no door.
   uses "$pid" 14000
   wait_for 20 "what is more is nobody's" reads_actions "null reported"
   assert_contains "why" "$(status_json | jq -r '.actions[].why')" \
-    "13098 MiB of the card are listed under pid $pid, whose process has ended or cannot be seen"
-  assert_equal "bad" "$(state_of bad) $(grant bad .used_mib)" "running 902"
+    "13000 MiB of the card are listed under pid $pid, whose process has ended or cannot be seen"
+  assert_equal "bad" "$(state_of bad) $(grant bad .used_mib)" "running 1000"
   assert_equal "good" "$(state_of good)" running
   kill -0 "$pid" || fail "the process with its pid was ended"
   # Not listed any more: the next one with that pid is a client as others are.

@@ -40,9 +40,7 @@ pub struct Holder {
     pub grant: Option<GrantKey>,
     /// It came to the container's door, so it is a client, whatever had its pid before.
     pub at_door: bool,
-    /// What it had when it was last looked at, in bytes; `None` where the driver did not tell, and
-    /// where that was before a restart of mpsgated: it is not kept.
-    #[serde(skip)]
+    /// What it had when it was last looked at, in bytes; `None` where the driver did not tell.
     pub used: Option<u64>,
 }
 
@@ -64,6 +62,10 @@ const UNKNOWN: u64 = 0;
 /// what has ended is forgotten at the next look.
 const MOST_PIDS: usize = 4096;
 const MOST_OF_A_PID: usize = 8;
+
+/// In bytes: as far as what is kept of a process may be from what it has. The watchdog tolerates
+/// more where nothing else is set.
+const NEAR: u64 = 64 << 20;
 
 impl Holders {
     /// A client is handed over to MPS at the door of this grant.
@@ -175,6 +177,24 @@ impl Holders {
             });
             !holders.is_empty()
         });
+    }
+
+    /// Whether `kept` will do for these: the same holders, and about as much of each.
+    #[must_use]
+    pub fn is_about(&self, kept: &Self) -> bool {
+        let is_same = |(one, other): (&Holder, &Holder)| {
+            let is_near = match (one.used, other.used) {
+                (Some(one), Some(other)) => one.abs_diff(other) <= NEAR,
+                (one, other) => one == other,
+            };
+            is_near
+                && (one.start_time, &one.grant, one.at_door)
+                    == (other.start_time, &other.grant, other.at_door)
+        };
+        self.0.len() == kept.0.len()
+            && self.0.iter().zip(&kept.0).all(|((pid, own), (kept_pid, kept))| {
+                pid == kept_pid && own.len() == kept.len() && own.iter().zip(kept).all(is_same)
+            })
     }
 
     fn see(&mut self, process: ProcessId, whose: &Whose) {

@@ -1,5 +1,5 @@
 //! What is known of the cards' pids, over a restart of mpsgated. Without it whoever has a pid then
-//! would be taken for who had it before.
+//! would be taken for who had it before, and what one had left would be its.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<BTreeMap<GpuUuid, Holders>, FormatEr
 #[derive(Debug, Default)]
 pub(super) struct Record {
     path: PathBuf,
-    written: Vec<u8>,
+    /// What is in it.
+    kept: BTreeMap<GpuUuid, Holders>,
     /// It has been said that it cannot be written.
     told: bool,
 }
@@ -40,16 +41,13 @@ pub(super) struct Record {
 impl Record {
     /// And what is in it: nothing where it cannot be read.
     pub(super) fn open(path: PathBuf) -> (Self, BTreeMap<GpuUuid, Holders>) {
-        let written = match std::fs::read(&path) {
+        let bytes = match std::fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::new(path),
             read => read,
         };
-        let read = written.map_err(|error| error.to_string()).and_then(|bytes| {
-            let cards = parse(&bytes).map_err(|error| chain(&error))?;
-            Ok((bytes, cards))
-        });
-        match read {
-            Ok((written, cards)) => (Self { path, written, told: false }, cards),
+        let read = bytes.map_err(|error| error.to_string());
+        match read.and_then(|bytes| parse(&bytes).map_err(|error| chain(&error))) {
+            Ok(cards) => (Self { path, kept: cards.clone(), told: false }, cards),
             Err(reason) => {
                 log::warn!(path:% = path.display(), reason; "whose the pids on the cards are is found out anew");
                 Self::new(path)
@@ -61,19 +59,14 @@ impl Record {
         (Self { path, ..Self::default() }, BTreeMap::new())
     }
 
-    /// Writes what has changed. Blocks.
+    /// Writes what has changed. Memory changes with each look, and a look is not to cost a file:
+    /// what is off by little stays. Blocks.
     pub(super) fn keep(&mut self, cards: &BTreeMap<GpuUuid, Holders>) {
-        if self.written.is_empty() && cards.is_empty() {
-            return;
-        }
-        let file = File { format: FORMAT, cards: cards.clone() };
-        let written = serde_json::to_vec(&file).map_err(io::Error::from).and_then(|text| {
-            if text != self.written {
-                write_file(&self.path, &text, 0o600, Durability::Atomic)?;
-                self.written = text;
-            }
-            Ok(())
-        });
+        let is_kept = cards.len() == self.kept.len()
+            && cards.iter().zip(&self.kept).all(|((card, holders), (kept_card, kept))| {
+                card == kept_card && holders.is_about(kept)
+            });
+        let written = if is_kept { Ok(()) } else { self.write(cards.clone()) };
         let was_told = std::mem::replace(&mut self.told, written.is_err());
         if let Err(error) = written
             && !was_told
@@ -81,13 +74,21 @@ impl Record {
             log::warn!(path:% = self.path.display(), reason:% = error; "whose the pids on the cards are is not kept over a restart");
         }
     }
+
+    fn write(&mut self, cards: BTreeMap<GpuUuid, Holders>) -> io::Result<()> {
+        let file = File { format: FORMAT, cards };
+        let text = serde_json::to_vec(&file).map_err(io::Error::from)?;
+        write_file(&self.path, &text, 0o600, Durability::Atomic)?;
+        self.kept = file.cards;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_model::example_gpu;
     use mpsgate_model::ledger::ProcessId;
+    use mpsgate_model::{ContainerId, GrantKey, Instance, example_gpu};
     use mpsgate_node::watchdog::Whose;
 
     use super::*;
@@ -105,9 +106,7 @@ mod tests {
         holders.share(7, None, Some((process, Whose::Nobody)), None, |_| true);
         cards.insert(example_gpu(0), holders);
         record.keep(&cards);
-        // Without what each had, which changes with each look.
-        let kept = |cards: &BTreeMap<_, Holders>| serde_json::to_string(cards).unwrap();
-        assert_eq!(kept(&Record::open(path.clone()).1), kept(&cards));
+        assert_eq!(Record::open(path.clone()).1, cards);
         let text = std::fs::read_to_string(&path).unwrap();
         for other in [text.replace("\"format\":1", "\"format\":2"), "{".to_owned(), String::new()] {
             std::fs::write(&path, other).unwrap();
@@ -116,6 +115,43 @@ mod tests {
         // A directory that is not there: said once, and tried again.
         let (mut record, _) = Record::open(root.path().join("no/such"));
         record.keep(&cards);
-        assert!(record.told && record.written.is_empty());
+        assert!(record.told && record.kept.is_empty());
+    }
+
+    #[test]
+    fn what_each_had_is_kept_and_not_written_for_each_look() {
+        const MIB: u64 = 1 << 20;
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("holders.json");
+        let grant = |container: &str| GrantKey {
+            runtime_root: "/run/runc".to_owned(),
+            container_id: ContainerId::parse(container).unwrap(),
+            instance: Instance::from_bytes([7; 16]),
+        };
+        let (victim, thief) = (70, 90);
+        let id = |start_time| ProcessId { pid: 7, start_time };
+        let (mut record, mut cards) = Record::open(path.clone());
+        cards.insert(example_gpu(0), Holders::default());
+        let mut texts = Vec::new();
+        for mib in [200, 264, 136, 265, 265] {
+            let now = (id(victim), Whose::Grant(grant("victim")));
+            let holders = cards.get_mut(&example_gpu(0)).unwrap();
+            holders.share(7, Some(mib * MIB), Some(now), None, |_| true);
+            record.keep(&cards);
+            texts.push(std::fs::read_to_string(&path).unwrap());
+        }
+        let is_new: Vec<bool> = texts.windows(2).map(|two| two[0] != two[1]).collect();
+        assert_eq!(is_new, [false, false, true, false]);
+        // The next mpsgated: another has the pid, and came to its own door.
+        let (_, mut cards) = Record::open(path);
+        let holders = cards.get_mut(&example_gpu(0)).unwrap();
+        holders.hand_over(id(thief), grant("thief"), |_| true);
+        let now = (id(thief), Whose::Grant(grant("thief")));
+        let shares = holders.share(7, Some(3265 * MIB), Some(now), None, |_| true);
+        let shares: Vec<_> = shares
+            .iter()
+            .map(|share| (share.of.as_ref().unwrap().0.start_time, share.used.unwrap() / MIB))
+            .collect();
+        assert_eq!(shares, [(victim, 265), (thief, 3000)]);
     }
 }
