@@ -3,6 +3,7 @@
 # driver, server and libcuda answer each question both ways; what they answer shows nothing about a
 # GPU, and the card says that it is simulated.
 # sandbox: MG_GPUS=1
+# shellcheck disable=SC2030,SC2031 # bats runs each test in a subshell
 
 load helpers
 load mpsgate

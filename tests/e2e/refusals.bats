@@ -133,6 +133,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   for n in {1..499}; do layers+=$low/a:; done
   refused x E_MPS_MOUNT --jq "$(overlay "lowerdir=$layers$dir")"
   # A backslash takes the next option in, whatever it is.
+  # shellcheck disable=SC1003 # no quote is meant
   refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay 'lowerdir=/tmp\' "/..$dir")"
   assert_contains "what, and what to do" "$stderr" "ends in a backslash" "lowerdir=/tmp\\" "take the backslash"
   grep -qw overlay /proc/filesystems || skip "this kernel has no overlay"

@@ -142,9 +142,9 @@ background() { terminal "$1" "setsid --fork sleep 600 </dev/null >/dev/null 2>&1
 
 # The page's own line, told what the kernel shows of processes.
 @test "a scope is a server's by its whole path, whatever a user calls one of the user's own" {
-  local digits=0123456789abcdef python
-  python=$(recipe python | grep '^SCOPE = ')
-  is_scope() { "$PYTHON" -c "import re, sys; $python; found = SCOPE.search(sys.argv[1]); print(found and found[1])" "$1"; }
+  local digits=0123456789abcdef recipe_of
+  recipe_of=$(recipe python | grep "^SCOPE = ")
+  is_scope() { "$PYTHON" -c "import re, sys; $recipe_of; found = SCOPE.search(sys.argv[1]); print(found and found[1])" "$1"; }
   assert_equal "mpsgate's" "$(is_scope "0::/mpsgate.slice/mpsgate-run-$digits.scope")" "mpsgate-run-$digits.scope"
   local path
   for path in "/user.slice/user-1000.slice/user@1000.service/app.slice/mpsgate-run-$digits.scope" \
