@@ -125,8 +125,8 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     assert!(refused(dir, &Request::StartGate(0)).contains(&format!("lives, pid {gate}")));
     let said = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();
     wait_for("the gate runs", || said() == format!("--card 0 --mps {}\n", options.mps.display()));
-
-    assert_eq!(descriptors(gate), ["0", "1", "2"]);
+    // Its shell has one more until it execs.
+    wait_for("what the gate has", || descriptors(gate) == ["0", "1", "2"]);
 
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     let mut second = None;
