@@ -42,11 +42,11 @@ silent() {
 }
 gate_pid() { pgrep -f "^/usr/bin/mpsgate-gate --card ${1:-0} "; }
 another_gate() { local now; now=$(gate_pid) && [[ $now != "$1" ]]; } # THAN
-# told_of ID: the file that tells the gate of it.
+# told_of ID: the file that tells the gate of it. A process is USER/ID.
 told_of() {
   local file
   for file in "$card"/clients/*.json; do
-    [[ $(jq -r .container.id "$file") != "$1" ]] || echo "$file"
+    case $(jq -r .container.id "$file") in "$1" | */"$1") echo "$file" ;; esac
   done
 }
 # door_of ID: its directory on the host.

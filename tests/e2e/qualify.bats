@@ -251,7 +251,7 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
     wait "$asks" || true
     stdout=$(<"$BATS_TEST_TMPDIR/asked")
     assert_equal "attach" "$(answer attach): $(seen attach)" "unanswered: no answer in time"
-    assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" "its $what"
+    assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" "$what"
     wait_for 20 "the card is ready" card_is ready 0
     assert_contains "it is due" "$(card 0 .qualify)" "no answer counts to attach" "meanwhile"
   done

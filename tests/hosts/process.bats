@@ -154,7 +154,7 @@ setup_file() { users_node 8192 2; }
 }
 
 @test "a process is shown and taken as USER/NAME, and nobody takes a container's name by it" {
-  local id=3f2a9c01b2d34e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7 name
+  local id=3f2a9c01b2d34e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7 name gib=1
   granted "$id" 1Gi --ann mpsgate.io/gpu=0
   for name in "${id::12}" "$id"; do
     stranger run_as alice --gpu-mem 1Gi --gpu 1 --name "$name" -- sleep 600
@@ -164,9 +164,8 @@ setup_file() { users_node 8192 2; }
   assert_contains "status" "$(mpsgate status)" "alice/${id::12} "
   # What the operator has from the engine is the container's.
   for name in "${id::12}" "$id"; do
-    mpsgate resize "$name" 2Gi
-    mpsgate resize "$name" 3Gi
-    assert_equal "the container's" "$(status_json | jq --arg id "$id" '.grants[] | select(.container_id == $id) | .memory_mib')" 3072
+    try 0 mpsgate resize "$name" $((++gib))Gi
+    assert_equal "the container's" "$(status_json | jq --arg id "$id" '.grants[] | select(.container_id == $id) | .memory_mib')" $((gib * 1024))
     assert_equal "hers" "$(grant "alice/$name" .memory_mib)" 1024
   done
   try 0 mpsgate resize "alice/${id::12}" 2Gi
@@ -174,7 +173,7 @@ setup_file() { users_node 8192 2; }
   # A user may have two.
   kill_listed "$MG/strangers"
   for name in "${id::12}" "$id"; do wait_for 10 "its memory is free" not_granted "alice/$name"; done
-  stranger run_as alice --gpu-mem 1Gi --gpu 0 --name train -- sleep 600
+  stranger run_as alice --gpu-mem 1Gi --gpu 1 --name train -- sleep 600
   wait_for 20 "it has its grant" grant_is alice/train active
   try any mpsgate resize train 2Gi
   assert_contains "without her name" "$stderr" 'no container or process "train" has a grant' "mpsgate resize 'alice/train' 2048Mi" E_RESIZE
