@@ -30,17 +30,30 @@ pub const PROC: &str = "/proc";
 pub const DRIVER: &str = "/driver/nvidia";
 
 /// Whether a path of the node shows its processes, by its name alone. `with_below`: the mounts
-/// below it count.
+/// below it count. A process's root is taken for the node's.
 #[must_use]
 pub fn names_processes(path: &str, with_below: bool) -> bool {
-    let path = clean(path);
+    let clean = clean(path);
+    let mut path = &*clean;
+    while let Some(rest) = below_a_root(path) {
+        path = if rest.is_empty() { "/" } else { rest };
+    }
     let below = |path: &str, above: &str| {
         path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     match path.strip_prefix(PROC) {
-        Some(part) if below(&path, PROC) => !below(part, DRIVER),
+        Some(part) if below(path, PROC) => !below(part, DRIVER),
         _ => with_below && path == "/",
     }
+}
+
+/// What follows `/proc/PID/root`, which leads out of the procfs (proc(5)).
+fn below_a_root(path: &str) -> Option<&str> {
+    let (process, rest) = path.strip_prefix(PROC)?.strip_prefix('/')?.split_once('/')?;
+    let is_process = matches!(process, "self" | "thread-self")
+        || process.bytes().all(|letter| letter.is_ascii_digit());
+    let rest = rest.strip_prefix("root").filter(|_| is_process)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
 /// What is to be changed so that it sees its own processes alone, as far as that can be done.

@@ -169,7 +169,10 @@ fn what_is_no_ones_to_change_stays_or_is_refused() {
     for (source, options) in [
         ("/proc", &["rbind", "ro"][..]),
         ("/proc/", &["bind"]),
-        ("/proc/1/root", &["bind"]),
+        ("/proc/1/root", &["rbind"]),
+        ("/proc/self/root/proc/1", &["bind"]),
+        ("/proc/1/cwd", &["bind"]),
+        ("/proc/x/root", &["bind"]),
         ("/sys/../proc/self", &["bind"]),
         ("/proc/driver/nvidia/../../sys", &["bind"]),
         ("/", &["rbind", "rro"]),
@@ -178,9 +181,13 @@ fn what_is_no_ones_to_change_stays_or_is_refused() {
         assert_eq!(code(&own, &mounts), Err(Code::HostPid), "{source}");
         assert_eq!(code(&[], &mounts), Err(Code::HostPid), "{source} in the host's pids");
     }
-    for (source, options) in
-        [("/", &["bind"][..]), ("/processes", &["rbind"]), ("/srv/proc", &["rbind"])]
-    {
+    for (source, options) in [
+        ("/", &["bind"][..]),
+        ("/processes", &["rbind"]),
+        ("/srv/proc", &["rbind"]),
+        ("/proc/1/root", &["bind"]),
+        ("/proc/1/root/proc/self/root/dev/null", &["bind"]),
+    ] {
         assert_eq!(code(&own, &[proc(), bound(source, "/host", options)]), Ok(0), "{source}");
     }
 }
