@@ -93,7 +93,7 @@ impl Line {
     }
 
     /// The same thing at the same place, in another mount namespace or on top of the other.
-    fn is_copy_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
         self.device == other.device && self.root == other.root && self.point == other.point
     }
 }

@@ -33,19 +33,35 @@ impl Standing {
     }
 
     /// Whether the spec has a mount read-only: crun makes it so after the hooks. The last one at
-    /// its place decides. Mounts below have places of their own. Where more stands there than the
-    /// spec names, a link of the image has led something there, and nobody tells which it is.
+    /// its place decides, where all that the spec names there stands there, and nothing else: a
+    /// link may have led one away, and another one there. The image's links stay until something is
+    /// mounted over them. So above stand the root alone, and sysfs, in which nobody makes a link,
+    /// before all that is named below. Mounts below have places of their own.
     pub(super) fn makes_read_only(&self, line: &Line, all: &[Line]) -> bool {
         let Some(place) = self.place(line) else { return false };
-        let (mut named, mut last) = (0, ReadOnly::No);
-        for mount in self.document.view().mount_entries() {
-            if place == Path::new(&*inside(mount.destination)) {
-                named += 1;
-                last = mount.read_only();
+        let mounts = self.document.view().mount_entries();
+        let mounts: Vec<(PathBuf, ReadOnly)> = mounts
+            .map(|mount| (PathBuf::from(&*inside(mount.destination)), mount.read_only()))
+            .collect();
+        let mut earlier = mounts.as_slice();
+        for at in place.ancestors() {
+            let is_at = |mount: &(PathBuf, ReadOnly)| mount.0 == at;
+            let named = earlier.iter().filter(|mount| is_at(mount)).count();
+            let there: Vec<&Line> =
+                all.iter().filter(|other| self.place(other).as_deref() == Some(at)).collect();
+            let is_fixed = if at == Path::new("/") {
+                there.iter().zip(there.iter().skip(1)).all(|(one, next)| one.is_copy_of(next))
+            } else {
+                there.len() == named
+                    && (at == place || there.iter().all(|above| above.fs_type == "sysfs"))
+            };
+            if !is_fixed {
+                return false;
             }
+            earlier = earlier.split(is_at).next().unwrap_or_default();
         }
-        let standing = all.iter().filter(|other| other.point == line.point).count();
-        standing == named && last != ReadOnly::No
+        let last = mounts.iter().rfind(|mount| mount.0 == place);
+        last.is_some_and(|mount| mount.1 != ReadOnly::No)
     }
 }
 
@@ -93,10 +109,54 @@ mod tests {
             (json!([bind("/x", read_only)]), &["/b/rootfs/x/m", "/b/rootfs/x"], false),
             (json!([bind("/m", read_only)]), &["/b/rootfs2/m"], false),
             (json!([bind("/m", read_only)]), &["/m"], false),
+            // `/d/a` is a link to `/c` and `/q/r/s/t` one to `/`: the volume covers `/d`.
+            (
+                json!([
+                    bind("/d/a/m", read_only),
+                    bind("/q/r/s/t/d", open),
+                    bind("/q/r/s/t/d/a/m", open)
+                ]),
+                &["/b/rootfs/d/a/m", "/b/rootfs/c/m", "/b/rootfs/d"],
+                false,
+            ),
+            // In a volume that the spec names a link may stand for a moment.
+            (
+                json!([bind("/d", open), bind("/d/a/m", read_only), bind("/q/d/a/m", open)]),
+                &["/b/rootfs/d/a/m", "/b/rootfs/d/c/m", "/b/rootfs/d"],
+                false,
+            ),
         ] {
             let all: Vec<Line> = points.iter().map(|point| line(point)).collect();
             let found = standing(&mounts).makes_read_only(all.first().unwrap(), &all);
             assert_eq!(found, is, "{mounts} {points:?}");
+        }
+    }
+
+    #[test]
+    fn above_what_is_made_read_only_stand_the_root_and_a_sysfs_that_is_named_before() {
+        let root = "7 6 0:50 / /b/rootfs rw - overlay o rw";
+        let sysfs = "8 7 0:21 / /b/rootfs/sys ro - sysfs s rw";
+        let cgroups = "9 8 0:26 / /b/rootfs/sys/fs/cgroup rw - cgroup2 c rw";
+        let copy = "6 5 0:50 / /b/rootfs rw - overlay o rw";
+        let volume = "8 7 0:30 / /b/rootfs rw - ext4 d rw";
+        let on_sys = "8 7 0:30 / /b/rootfs/sys rw - ext4 d rw";
+        let mount = |at: &str| json!({"destination": at, "type": "x", "options": ["ro"]});
+        let (sys, fs, below) = (mount("/sys"), mount("/sys/fs"), mount("/sys/fs/cgroup"));
+        for (mounts, lines, is) in [
+            (json!([sys, below]), &[cgroups, copy, root, sysfs][..], true),
+            (json!([below]), &[cgroups, root], true),
+            // The image's `/sys/fs` is a link, which the second one covers.
+            (json!([below, sys]), &[cgroups, root, sysfs], false),
+            (json!([mount("/q/sys"), below]), &[cgroups, root, sysfs], false),
+            (json!([sys, below, sys]), &[cgroups, root, sysfs, sysfs], false),
+            (json!([sys, fs, below]), &[cgroups, root, sysfs], false),
+            (json!([sys, below]), &[cgroups, root, on_sys], false),
+            // A volume covers the root.
+            (json!([mount("/q"), below]), &[cgroups, root, volume], false),
+        ] {
+            let all: Vec<Line> = lines.iter().map(|text| Line::parse(text).unwrap()).collect();
+            let found = standing(&mounts).makes_read_only(all.first().unwrap(), &all);
+            assert_eq!(found, is, "{mounts} {lines:?}");
         }
     }
 
