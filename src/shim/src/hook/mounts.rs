@@ -9,6 +9,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use mpsgate_host::cgroup::{self, Membership};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{MountKind, Shm};
@@ -142,7 +143,7 @@ impl Mounts {
         if writable.is_empty() {
             return Ok(());
         }
-        let own = mpsgate_host::cgroup::text_of(pid).unwrap_or_default();
+        let own = cgroup::text_of(pid).unwrap_or_default();
         writable.retain(|line| !is_own(line, &own));
         if writable.is_empty() {
             return Ok(());
@@ -254,21 +255,15 @@ fn controls(line: &Line) -> bool {
 /// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it, and
 /// not one above, by which it would leave that.
 fn is_own(line: &Line, cgroups: &str) -> bool {
-    cgroups.lines().any(|text| {
-        let mut fields = text.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            return false;
-        };
-        let of_it = if line.fs_type == "cgroup2" {
-            controllers.is_empty()
+    cgroups.lines().filter_map(Membership::parse).any(|member| {
+        let is_of_it = if line.fs_type == "cgroup2" {
+            member.controllers.is_empty()
         } else {
-            let all: Vec<&str> = controllers.split(',').collect();
-            !controllers.is_empty() && line.has_any(&all)
+            let all: Vec<&str> = member.controllers.split(',').collect();
+            !member.controllers.is_empty() && line.has_any(&all)
         };
-        let is_text = !path.contains(char::REPLACEMENT_CHARACTER);
-        of_it && is_text && path != "/" && line.root.starts_with(path)
+        let below = member.below().filter(|below| !below.as_os_str().is_empty());
+        is_of_it && below.is_some_and(|below| line.root.starts_with(Path::new("/").join(below)))
     })
 }
 
@@ -402,5 +397,7 @@ mod tests {
             assert!(!is_open(&line(root, "cgroup2", ""), v2), "{root}");
         }
         assert!(is_open(&line("/", "cgroup2", ""), "0::/\n"), "no cgroup of its own");
+        assert!(is_open(&line("/../x", "cgroup2", ""), "0::/../x\n"), "outside our namespace");
+        assert!(is_open(&line("/\u{fffd}", "cgroup2", ""), "0::/\u{fffd}\n"), "no text");
     }
 }
