@@ -3,6 +3,7 @@
 
 mod standing;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -30,6 +31,8 @@ pub(super) struct Mounts {
     /// Those that are not the node's own.
     new: Vec<Line>,
     located: Vec<Located>,
+    /// Read where it is asked for.
+    standing: OnceCell<Option<Standing>>,
 }
 
 impl Mounts {
@@ -41,7 +44,7 @@ impl Mounts {
         let located: Vec<Located> =
             OURS.iter().filter_map(|dir| Located::of(Path::new(dir), &own)).collect();
         let new = info::new_ones(&all, &own, shares_ours, &located).into_iter().cloned().collect();
-        Ok(Self { pid, all, own, new, located })
+        Ok(Self { pid, all, own, new, located, standing: OnceCell::new() })
     }
 
     /// Those of a container that has a grant, and starts with all that can be checked.
@@ -52,6 +55,11 @@ impl Mounts {
         })
     }
 
+    /// Of one container: the first state that is given counts.
+    fn standing(&self, state: &HookState) -> Option<&Standing> {
+        self.standing.get_or_init(|| Standing::of(state, &self.all)).as_ref()
+    }
+
     /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the
     /// last mount there. `servers`: device and inode of what the MPS servers have at theirs, which
     /// is ours, too.
@@ -59,17 +67,15 @@ impl Mounts {
         let place = Path::new(SHM);
         let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
         let Some(ours) = ours else { return Shm::Unknown };
-        let standing = Standing::of(state, &self.all);
-        let at = |line: &Line| standing.as_ref().and_then(|standing| standing.place(line));
-        let there = |line: &&Line| at(line).is_some_and(|found| found == place);
-        // One at another place has come there by a link of the image.
-        let is_there = self.new.iter().rev().find(there).map(|line| ours.place.is_of(line));
-        match is_there.unwrap_or_else(|| self.new.iter().any(|line| ours.place.is_of(line))) {
-            true => Shm::Servers,
-            false => Shm::Other(self.new.iter().rev().find(there).map_or_else(
-                || "no mount".to_owned(),
-                |line| format!("a {} of its own", printable::value(&line.fs_type)),
-            )),
+        let standing = self.standing(state);
+        let at = |line: &Line| standing.and_then(|standing| standing.place(line));
+        let there = self.new.iter().rev().find(|line| at(line).is_some_and(|found| found == place));
+        match there {
+            Some(line) if ours.place.is_of(line) => Shm::Servers,
+            Some(line) => Shm::Other(format!("a {} of its own", printable::value(&line.fs_type))),
+            // One at another place has come there by a link of the image.
+            None if self.new.iter().any(|line| ours.place.is_of(line)) => Shm::Servers,
+            None => Shm::Other("no mount".to_owned()),
         }
     }
 
@@ -125,10 +131,9 @@ impl Mounts {
         }
         let above = info::above_ours(&self.new, &self.located);
         if !above.is_empty() {
-            let standing = Standing::of(state, &self.all);
+            let standing = self.standing(state);
             // What stands outside of the container's root is the node's.
-            let is_its =
-                |line: &Line| standing.as_ref().is_none_or(|found| found.place(line).is_some());
+            let is_its = |line: &Line| standing.is_none_or(|found| found.place(line).is_some());
             if let Some(line) = above.into_iter().find(|line| is_its(line)) {
                 return Err(exchanged(line));
             }
@@ -148,10 +153,9 @@ impl Mounts {
         if writable.is_empty() {
             return Ok(());
         }
-        let standing = Standing::of(state, &self.all);
-        let becomes_read_only = |line: &Line| {
-            standing.as_ref().is_some_and(|found| found.makes_read_only(line, &self.all))
-        };
+        let standing = self.standing(state);
+        let becomes_read_only =
+            |line: &Line| standing.is_some_and(|found| found.makes_read_only(line, &self.all));
         match writable.into_iter().find(|line| !becomes_read_only(line)) {
             None => Ok(()),
             Some(line) => Err(Refusal::new(
@@ -328,7 +332,8 @@ mod tests {
         };
         let check = |lines: &[Line]| {
             let (all, new, located) = (lines.to_vec(), lines.to_vec(), vec![located.clone()]);
-            let mounts = Mounts { pid: 0, all, own: own.clone(), new, located };
+            let standing = OnceCell::new();
+            let mounts = Mounts { pid: 0, all, own: own.clone(), new, located, standing };
             mounts.check_granted(&state, std::process::id(), "").map_err(|refusal| refusal.code)
         };
         let of_root = at(root.clone(), "/no/such/rootfs");
@@ -346,7 +351,7 @@ mod tests {
         let check = |text: &str, counts: fn(MountKind) -> bool| {
             let new = vec![Line::parse(text).unwrap()];
             let (all, own, located) = (new.clone(), Vec::new(), Vec::new());
-            let mounts = Mounts { pid: 0, all, own, new, located };
+            let mounts = Mounts { pid: 0, all, own, new, located, standing: OnceCell::new() };
             mounts.check_overlays(counts).map_err(|refusal| refusal.code)
         };
         let of_ours: fn(MountKind) -> bool = |kind| kind == MountKind::Ours;
