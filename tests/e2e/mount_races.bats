@@ -235,7 +235,6 @@ overlay() {
   allowed elsewhere --jq "$(bind "$MG/home/u/data")"
   allowed root --jq "$(bind /)"
   allowed run --jq "$(bind /run '"rslave"')"
-  granted got 1Gi --jq "$(bind "$MG/home/u/data")"
 }
 
 @test "allowed: volumes of engines are theirs alone: their documents stay byte for byte" {
