@@ -25,25 +25,40 @@ pub struct ProcessId {
     pub start_time: u64,
 }
 
-/// The living process `pid`; `None` where there is none, all of its threads have ended, or it
-/// cannot be read.
+/// The living process `pid`; `None` where there is none, or all of its threads have ended.
+///
+/// # Errors
+/// Where it cannot be read, as where no more files can be opened: it may live.
+pub fn find(pid: u32) -> io::Result<Option<ProcessId>> {
+    living(pid, Stat::read(Path::new(&format!("/proc/{pid}"))))
+}
+
+fn living(pid: u32, stat: io::Result<Stat>) -> io::Result<Option<ProcessId>> {
+    match stat {
+        Ok(stat) if stat.has_ended() => Ok(None),
+        Ok(stat) => Ok(Some(ProcessId { pid, start_time: stat.start_time })),
+        Err(error) if procfs::is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The living process `pid`, where it is seen. For who refuses, or looks again, where it is not:
+/// whoever takes it for ended then asks [`find`].
 #[must_use]
 pub fn identify(pid: u32) -> Option<ProcessId> {
-    let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
-    Some(ProcessId { pid, start_time: stat.start_time })
+    find(pid).ok().flatten()
 }
 
 /// Whether exactly this process lives. What cannot be read has not ended.
 #[must_use]
 pub fn is_alive(process: &ProcessId) -> bool {
-    let stat = Stat::read(Path::new(&format!("/proc/{}", process.pid)));
-    may_live(process, stat)
+    may_live(process, find(process.pid))
 }
 
-fn may_live(process: &ProcessId, stat: io::Result<Stat>) -> bool {
-    match stat {
-        Ok(stat) => !stat.has_ended() && stat.start_time == process.start_time,
-        Err(error) => !procfs::is_gone(&error),
+fn may_live(process: &ProcessId, found: io::Result<Option<ProcessId>>) -> bool {
+    match found {
+        Ok(found) => found == Some(*process),
+        Err(_) => true,
     }
 }
 
@@ -158,11 +173,20 @@ pub struct Process {
 
 impl Process {
     /// `None` when no such process lives (a zombie does not).
+    ///
+    /// # Errors
+    /// Where it cannot be read: it may live.
+    pub fn find(pid: u32) -> io::Result<Option<Self>> {
+        let Some(raw) = raw(pid) else { return Ok(None) };
+        // The pidfd first: if the start time can then be read, both mean the same process.
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok();
+        Ok(find(pid)?.map(|id| Self { id, pidfd }))
+    }
+
+    /// The same, where it is seen: see [`identify`].
     #[must_use]
     pub fn open(pid: u32) -> Option<Self> {
-        // The pidfd first: if the start time can then be read, both mean the same process.
-        let pidfd = pidfd_open(raw(pid)?, PidfdFlags::empty()).ok();
-        Some(Self { id: identify(pid)?, pidfd })
+        Self::find(pid).ok().flatten()
     }
 
     /// Its name.
@@ -379,15 +403,26 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_has_not_ended_and_is_not_seen() {
-        let (_child, process) = sleeper();
-        let fails = |errno: Errno| Err(io::Error::from(errno));
+        let (child, process) = sleeper();
+        let found = |errno: Errno| living(process.pid, Err(io::Error::from(errno)));
         for errno in [Errno::MFILE, Errno::NOMEM, Errno::ACCESS] {
-            assert!(may_live(&process, fails(errno)), "{errno}");
+            assert!(found(errno).is_err() && may_live(&process, found(errno)), "{errno}");
         }
-        assert!(may_live(&process, Err(io::ErrorKind::InvalidData.into())), "a torn line");
+        let torn = || living(process.pid, Err(io::ErrorKind::InvalidData.into()));
+        assert!(torn().is_err() && may_live(&process, torn()), "a torn line");
         for errno in [Errno::NOENT, Errno::SRCH] {
-            assert!(!may_live(&process, fails(errno)), "{errno}");
+            assert_eq!(found(errno).unwrap(), None, "{errno}");
+            assert!(!may_live(&process, found(errno)), "{errno}");
         }
+        let stat = Stat::of(process.pid).unwrap();
+        assert_eq!(living(process.pid, Ok(stat)).unwrap(), Some(process));
+        assert_eq!(living(process.pid, Ok(Stat { state: 'Z', ..stat })).unwrap(), None);
+        let pid = process.pid;
+        assert_eq!(find(pid).unwrap(), Some(process));
+        assert_eq!(Process::find(pid).unwrap().map(|found| found.id()), Some(process));
+        drop(child);
+        assert!(find(pid).unwrap().is_none_or(|other| other != process));
+        assert!(Process::find(0).unwrap().is_none(), "the kernel's name for one not to be seen");
         assert!(!is_seen(&ProcessId { start_time: process.start_time + 1, ..process }));
     }
 

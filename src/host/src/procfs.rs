@@ -1,6 +1,7 @@
 //! Files of `/proc`, as text. Not all of it is text: a process chooses its name, a container the
 //! names of its cgroups, and the kernel writes them as they are. A reader that stops there does not
-//! see the process, so nobody reads such a file in another way (`tests/house/tests/procfs.rs`).
+//! see the process, so nobody reads one by `read_to_string` (`tests/house/tests/procfs.rs`); who
+//! wants its bytes reads bytes.
 
 use std::io;
 use std::path::Path;
