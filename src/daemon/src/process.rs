@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mpsgate_host::process::Process;
 pub(crate) use mpsgate_host::process::{
-    ProcessId, counts_as_we_do, identify, is_alive, is_seen, parent, real_uid, shown, ticks_now,
-    uid,
+    ProcessId, counts_as_we_do, find, identify, is_alive, is_seen, parent, real_uid, shown,
+    ticks_now, uid,
 };
 use mpsgate_host::procfs;
 use tokio::io::Interest;

@@ -44,6 +44,17 @@ pub struct Holder {
     pub used: Option<u64>,
 }
 
+/// Who has a listed pid now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Now {
+    /// This process, and whose it is.
+    Living(ProcessId, Whose),
+    /// Nobody: its process has ended.
+    Ended,
+    /// It cannot be read in this moment, and may be anyone's. Nothing is kept of such a look.
+    Unreadable,
+}
+
 /// A part of the memory under a pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
@@ -86,21 +97,27 @@ impl Holders {
     }
 
     /// Whom the memory under a listed pid counts for. `used`: how much it is, in bytes, where the
-    /// driver tells. `now`: the process that has the pid now, and whose it is. `before`: the moment
-    /// in ticks before NVML was asked; who started later is not meant.
+    /// driver tells. `before`: the moment in ticks before NVML was asked; who started later is not
+    /// meant.
     pub fn share(
         &mut self,
         pid: u32,
         used: Option<u64>,
-        now: Option<(ProcessId, Whose)>,
+        now: Now,
         before: Option<u64>,
         lives: impl Fn(&GrantKey) -> bool,
     ) -> Vec<Share> {
-        if now.is_none() {
+        if now == Now::Ended {
             self.0.entry(pid).or_insert_with(|| vec![Holder::new(UNKNOWN)]);
         }
+        let is_read = now != Now::Unreadable;
         let is_meant = |start_time: u64| before.is_none_or(|before| start_time <= before);
-        let now = now.filter(|(process, _)| is_meant(process.start_time));
+        let now = match now {
+            Now::Living(process, whose) => {
+                Some((process, whose)).filter(|_| is_meant(process.start_time))
+            }
+            Now::Ended | Now::Unreadable => None,
+        };
         if let Some((process, whose)) = &now {
             self.see(*process, whose);
         }
@@ -127,8 +144,10 @@ impl Holders {
                 Some(had) => rest.map(|rest| rest.min(had)),
                 None => rest,
             };
-            // What nobody knows of one that has ended is not found out any more.
-            if !is_followed || had.is_some() && its.is_some() {
+            // What nobody knows of one that has ended is not found out any more. And of one that
+            // cannot be read nobody knows whether it is the one that has the pid.
+            let is_found = if is_followed { had.is_some() && its.is_some() } else { is_read };
+            if is_found {
                 holder.used = its;
             }
             rest = rest.zip(its).map(|(rest, its)| rest - its);

@@ -4,7 +4,7 @@
 
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance};
-use mpsgate_node::holders::{Holders, Share};
+use mpsgate_node::holders::{Holders, Now, Share};
 use mpsgate_node::watchdog::Whose;
 
 fn key(container: &str) -> GrantKey {
@@ -28,6 +28,8 @@ enum Step {
     Has(u64, &'static str),
     /// NVML lists pid 9, and no process has it.
     Ended,
+    /// NVML lists pid 9, and whoever has it cannot be read.
+    Unreadable,
     /// NVML does not list it; the process with this start time, if any, lives.
     Unlisted(Option<u64>),
     /// From now on the grants of these live.
@@ -38,7 +40,7 @@ enum Step {
     Untold,
 }
 
-use Step::{Door, Ended, Has, Live, Unlisted, Untold, Uses};
+use Step::{Door, Ended, Has, Live, Unlisted, Unreadable, Untold, Uses};
 
 /// `START CONTAINER`, with the bytes where there are several.
 fn words(shares: &[Share]) -> String {
@@ -79,19 +81,20 @@ fn story(steps: &[Step]) -> Vec<String> {
                 continue;
             }
             Has(start_time, whose) => (true, Some((*start_time, *whose))),
-            Ended => (true, None),
+            Ended | Unreadable => (true, None),
             Unlisted(start_time) => (false, start_time.map(|start_time| (start_time, ""))),
         };
         let alive = now.map(|(start_time, _)| id(start_time));
         if is_listed {
-            let now = now.map(|(start_time, whose)| {
-                let whose = match whose {
-                    "" => Whose::Nobody,
-                    "server" => Whose::Server,
-                    container => Whose::Grant(key(container)),
-                };
-                (id(start_time), whose)
-            });
+            let now = match now {
+                Some((start_time, "")) => Now::Living(id(start_time), Whose::Nobody),
+                Some((start_time, "server")) => Now::Living(id(start_time), Whose::Server),
+                Some((start_time, container)) => {
+                    Now::Living(id(start_time), Whose::Grant(key(container)))
+                }
+                None if matches!(step, Unreadable) => Now::Unreadable,
+                None => Now::Ended,
+            };
             let shares = holders.share(9, used, now, Some(100), |key| live.contains(key));
             assert!(shares.iter().all(|share| share.used.is_some() == used.is_some()));
             let sum = shares.iter().filter_map(|share| share.used).sum::<u64>();
@@ -117,7 +120,7 @@ fn there_is_an_end_to_the_clients_that_are_remembered() {
         holders.hand_over(ProcessId { pid, start_time }, key("bad"), |_| true);
     }
     let mut is_known = |pid| {
-        let shares = holders.share(pid, None, None, None, |_| true);
+        let shares = holders.share(pid, None, Now::Ended, None, |_| true);
         shares.iter().all(|share| share.of.is_some())
     };
     assert!(is_known(1) && is_known(4096) && !is_known(4097));
@@ -396,6 +399,36 @@ fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
             "a grant of an inner container came later",
             &[Has(1, "bad"), Has(1, "good"), Ended],
             &["1 bad", "1 good", "1 good", "1 kept"],
+        ),
+        (
+            "it cannot be read at the first look: that is not its end",
+            &[Unreadable, Has(1, "good"), Uses(15), Has(1, "good"), Ended],
+            &["nobody can", "1 good", "1 good", "1 good", "1 kept"],
+        ),
+        (
+            "it cannot be read at any look: nothing is kept",
+            &[Unreadable],
+            &["nobody can", "0 kept"],
+        ),
+        (
+            "it came to a door, and cannot be read for a while",
+            &[Door(1, "bad"), Unreadable, Has(1, "bad")],
+            &["1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "a server's, which cannot be read for a while",
+            &[Has(1, "server"), Unreadable, Has(1, "server")],
+            &["1 Server", "nobody can", "1 Server", "1 kept"],
+        ),
+        (
+            "what is listed while it cannot be read may be another's by then",
+            &[Has(1, "bad"), Uses(15), Unreadable, Door(2, "good"), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad: 10, 2 good: 5", "1 kept"],
+        ),
+        (
+            "and is its own where it is read again",
+            &[Has(1, "bad"), Uses(15), Unreadable, Has(1, "bad"), Door(2, "good"), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad", "1 bad", "1 kept"],
         ),
         (
             "a process that started after NVML was asked is not meant",

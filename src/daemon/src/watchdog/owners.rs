@@ -6,13 +6,14 @@
 //! [`mpsgate_node::holders`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::path::PathBuf;
 
 use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{GpuUuid, GrantKey};
-use mpsgate_node::holders::{Holders, Share};
+use mpsgate_node::holders::{Holders, Now, Share};
 use mpsgate_node::watchdog::{Kind, Limit, Unnamed, User, Whose};
 
 use super::record::Record;
@@ -114,15 +115,13 @@ impl Owners {
             };
             let mut is_server = |pid| kind == Kind::Compute && is_server(pid);
             let (pid, used) = (listed.pid, listed.used_bytes);
-            let now = process::identify(pid).map(|process| {
-                let whose = match self.owner(process, entries, &mut is_server) {
-                    Some(Owner::Server) => Whose::Server,
-                    // A grant on another card is none on this one.
-                    Some(Owner::Container(key)) if lives(&key) => Whose::Grant(key),
-                    Some(Owner::Container(_)) | None => Whose::Nobody,
-                };
-                (process, whose)
-            });
+            let whose = |process| match self.owner(process, entries, &mut is_server) {
+                Some(Owner::Server) => Whose::Server,
+                // A grant on another card is none on this one.
+                Some(Owner::Container(key)) if lives(&key) => Whose::Grant(key),
+                Some(Owner::Container(_)) | None => Whose::Nobody,
+            };
+            let now = now(process::find(pid), whose);
             for Share { of, used, was_granted } in holders.share(pid, used, now, before, lives) {
                 match of {
                     Some((process, whose)) => users.named.push(User { process, used, kind, whose }),
@@ -157,5 +156,57 @@ impl Owners {
         let known = Known { cgroups, owner: owner.clone(), round: self.round };
         self.known.insert(process, known);
         Some(owner)
+    }
+}
+
+/// What has been found out about who has a pid.
+fn now(found: io::Result<Option<ProcessId>>, whose: impl FnOnce(ProcessId) -> Whose) -> Now {
+    match found {
+        Ok(Some(process)) => Now::Living(process, whose(process)),
+        Ok(None) => Now::Ended,
+        Err(_) => Now::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use mpsgate_model::{ContainerId, Instance};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// What each look names, of a pid that a container's process has.
+    fn looks(found: [io::Result<Option<ProcessId>>; 2]) -> Vec<Option<Whose>> {
+        let grant = Whose::Grant(GrantKey {
+            runtime_root: "/run/runc".to_owned(),
+            container_id: ContainerId::parse("web").unwrap(),
+            instance: Instance::from_bytes([7; 16]),
+        });
+        let mut holders = Holders::default();
+        let mut named = Vec::new();
+        for found in found {
+            let now = now(found, |_| grant.clone());
+            let shares = holders.share(7, Some(10), now, None, |_| true);
+            named.extend(shares.into_iter().map(|share| share.of.map(|(_, whose)| whose)));
+            holders.keep(|_| true, |_| true, |_| true);
+        }
+        assert!(named.iter().flatten().all(|whose| *whose == grant));
+        named
+    }
+
+    #[test]
+    fn one_read_that_fails_leaves_a_process_its_memory_and_its_end_does_not() {
+        let process = ProcessId { pid: 7, start_time: 70 };
+        let is_named = |first| {
+            let named = looks([first, Ok(Some(process))]);
+            named.iter().map(Option::is_some).collect::<Vec<_>>()
+        };
+        for errno in [Errno::MFILE, Errno::NOMEM] {
+            assert_eq!(is_named(Err(errno.into())), [false, true], "{errno}");
+        }
+        assert_eq!(is_named(Err(io::ErrorKind::InvalidData.into())), [false, true], "a torn line");
+        assert_eq!(is_named(Ok(Some(process))), [true, true]);
+        assert_eq!(is_named(Ok(None)), [false, false]);
     }
 }

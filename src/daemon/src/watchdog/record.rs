@@ -89,6 +89,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use mpsgate_model::ledger::ProcessId;
     use mpsgate_model::{ContainerId, GrantKey, Instance, example_gpu};
+    use mpsgate_node::holders::Now;
     use mpsgate_node::watchdog::Whose;
 
     use super::*;
@@ -103,7 +104,7 @@ mod tests {
         assert!(!path.exists(), "nothing has changed");
         let mut holders = Holders::default();
         let process = ProcessId { pid: 7, start_time: 70 };
-        holders.share(7, None, Some((process, Whose::Nobody)), None, |_| true);
+        holders.share(7, None, Now::Living(process, Whose::Nobody), None, |_| true);
         cards.insert(example_gpu(0), holders);
         record.keep(&cards);
         assert_eq!(Record::open(path.clone()).1, cards);
@@ -134,9 +135,9 @@ mod tests {
         cards.insert(example_gpu(0), Holders::default());
         let mut texts = Vec::new();
         for mib in [200, 264, 136, 265, 265] {
-            let now = (id(victim), Whose::Grant(grant("victim")));
+            let now = Now::Living(id(victim), Whose::Grant(grant("victim")));
             let holders = cards.get_mut(&example_gpu(0)).unwrap();
-            holders.share(7, Some(mib * MIB), Some(now), None, |_| true);
+            holders.share(7, Some(mib * MIB), now, None, |_| true);
             record.keep(&cards);
             texts.push(std::fs::read_to_string(&path).unwrap());
         }
@@ -146,8 +147,8 @@ mod tests {
         let (_, mut cards) = Record::open(path);
         let holders = cards.get_mut(&example_gpu(0)).unwrap();
         holders.hand_over(id(thief), grant("thief"), |_| true);
-        let now = (id(thief), Whose::Grant(grant("thief")));
-        let shares = holders.share(7, Some(3265 * MIB), Some(now), None, |_| true);
+        let now = Now::Living(id(thief), Whose::Grant(grant("thief")));
+        let shares = holders.share(7, Some(3265 * MIB), now, None, |_| true);
         let shares: Vec<_> = shares
             .iter()
             .map(|share| (share.of.as_ref().unwrap().0.start_time, share.used.unwrap() / MIB))
