@@ -36,7 +36,9 @@ impl MpsInstance {
         let holder =
             lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
         let Some(pid) = holder else { return Ok(None) };
-        let Some(process) = Process::open(pid) else {
+        let process = Process::find(pid)
+            .map_err(|source| MpsError::fs("look at process", format!("/proc/{pid}"), source))?;
+        let Some(process) = process else {
             // Ended since, or lives in a pid namespace that we cannot see (the kernel says 0).
             if pid > 0 {
                 return Ok(None);

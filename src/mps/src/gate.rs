@@ -20,7 +20,9 @@ impl MpsInstance {
         let holder =
             lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
         let Some(pid) = holder else { return Ok(None) };
-        match Process::open(pid) {
+        let found = Process::find(pid)
+            .map_err(|source| MpsError::fs("look at process", format!("/proc/{pid}"), source))?;
+        match found {
             None if pid <= 0 => {
                 let why = "it is in another pid namespace".into();
                 Err(MpsError::Stranger { lock, pid, why })

@@ -24,9 +24,18 @@ pub struct Process {
 
 impl Process {
     /// `None` when no such process lives (a zombie does not).
+    ///
+    /// # Errors
+    /// Where it cannot be read, as where no more files can be opened: it may live.
+    pub fn find(pid: i32) -> io::Result<Option<Self>> {
+        let Ok(raw) = u32::try_from(pid) else { return Ok(None) };
+        Ok(process::Process::find(raw)?.map(|handle| Self { pid, handle }))
+    }
+
+    /// The same, where it is seen. Of what must not be taken for ended ask [`Self::find`].
     #[must_use]
     pub fn open(pid: i32) -> Option<Self> {
-        Some(Self { pid, handle: process::Process::open(pid.try_into().ok()?)? })
+        Self::find(pid).ok().flatten()
     }
 
     /// The pid, as our own pid namespace counts.
