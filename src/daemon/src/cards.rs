@@ -137,9 +137,8 @@ impl CardTask {
     /// While the control daemon lives.
     async fn serve(&mut self, card: &CardId, ready: Ready) -> Result<Next, DaemonError> {
         let since = Instant::now();
-        let Some(daemon) = process::identify(ready.pid) else {
-            return self.died(card, since.elapsed()).await;
-        };
+        // As it was found: read anew, one that cannot be read now would count as ended.
+        let daemon = ProcessId { pid: ready.pid, start_time: ready.daemon.process.start_ticks() };
         let socket = ready.mps.dirs().gate_socket();
         let _answering = match questions::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
             Ok(answering) => answering,

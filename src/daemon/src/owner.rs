@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 use mpsgate_host::cgroup::text_of;
@@ -46,6 +47,24 @@ impl Culprit {
 /// The entry whose container holds the process; `None` where there is none.
 pub(crate) fn of(pid: u32, entries: &[Entry]) -> Option<&Entry> {
     Trees::default().owner(pid, text_of(pid).as_deref(), entries)
+}
+
+/// The entry whose container holds exactly this process; `None` where none does, and once it has
+/// ended. Reads cgroups: blocks.
+///
+/// # Errors
+/// Where that cannot be read in this moment.
+pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> io::Result<Option<&Entry>> {
+    let cgroups = text_of(process.pid);
+    let entry = Trees::default().owner(process.pid, cgroups.as_deref(), entries);
+    // Still the same after all was read, so all that was read is its own.
+    if process::find(process.pid)? != Some(process) {
+        return Ok(None);
+    }
+    if entry.is_none() && cgroups.is_none() {
+        return Err(io::Error::other("its cgroup cannot be read"));
+    }
+    Ok(entry)
 }
 
 /// The processes of all containers with a grant, read where `/proc` does not say whose one is. To

@@ -1,5 +1,6 @@
 //! What a card task changes on a ready card: its server, its limits, its compute mode.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,7 @@ use super::health::{EXCLUSIVE, drop_and_tell, log_health};
 use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
 use crate::orders::HandedOver;
-use crate::owner::Culprit;
-use crate::{DaemonError, process};
+use crate::{DaemonError, owner, process};
 
 /// Clients that wait for the watchdog's next look: more than come to all doors in a minute.
 const MOST_CLIENTS: usize = 16_384;
@@ -117,26 +117,42 @@ impl CardTask {
         if self.server(ready, uid).await?.is_err() || !self.has_limit(ready, limit).await? {
             return Ok(Prepared::Later);
         }
-        self.note_hand_over(instance);
-        if let Some(client) = client {
-            self.note_client(instance, client).await?;
+        if let Some(client) = client
+            && !self.note_client(instance, client).await?
+        {
+            return Ok(Prepared::Later);
         }
+        self.note_hand_over(instance);
         Ok(Prepared::Ready)
     }
 
     /// For the watchdog: it may have ended before the next look. The gate names it, and the kernel
-    /// says whose it is.
-    async fn note_client(&self, instance: &Instance, client: ProcessId) -> Result<(), DaemonError> {
+    /// says whose it is. Whether that could be read.
+    async fn note_client(
+        &self,
+        instance: &Instance,
+        client: ProcessId,
+    ) -> Result<bool, DaemonError> {
         let entries = self.daemon.node().entries();
-        let find = move |_: &_| Culprit::find(client, &entries).and_then(|found| found.entry);
-        let found = self.daemon.blocking("find out whose a client is", find).await?;
+        let find = move |_: &Hardware| owner::find(client, &entries).map(|found| found.cloned());
+        let found = match self.daemon.blocking("find out whose a client is", find).await? {
+            Ok(found) => found,
+            // Handed over, its memory would be nobody's once it has ended.
+            Err(error) => {
+                log::warn!(
+                    uuid = self.uuid.as_str(), pid = client.pid, reason:% = error;
+                    "client waits: it cannot be read"
+                );
+                return Ok(false);
+            }
+        };
         let grant = found.map(|entry| entry.grant.key).filter(|key| key.instance == *instance);
         let mut handed_over = self.daemon.handed_over();
         // The watchdog takes them each second, but where NVML hangs.
         if let Some(grant) = grant.filter(|_| handed_over.len() < MOST_CLIENTS) {
             handed_over.push(HandedOver { card: self.uuid.clone(), client, grant });
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What is left for the next client at this container's door.
@@ -195,12 +211,15 @@ impl CardTask {
         Ok(trouble)
     }
 
-    /// Whether there is a server, and each that the control daemon named last and that lives is
-    /// known to have this limit.
+    /// Whether there is a server, and each that the control daemon named last and that has not
+    /// ended is known to have this limit.
     fn is_in_force(&self, limit: Mib) -> bool {
-        let servers: Vec<ProcessId> =
-            self.server_pids().into_iter().filter_map(process::identify).collect();
-        !servers.is_empty() && servers.iter().all(|one| self.in_force.of(one) == Some(limit))
+        let pids = self.server_pids().into_iter();
+        let servers: io::Result<Vec<ProcessId>> =
+            pids.filter_map(|pid| process::find(pid).transpose()).collect();
+        servers.is_ok_and(|servers| {
+            !servers.is_empty() && servers.iter().all(|one| self.in_force.of(one) == Some(limit))
+        })
     }
 
     pub(super) async fn retake_compute_mode(
