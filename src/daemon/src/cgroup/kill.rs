@@ -97,27 +97,55 @@ fn kill_once(cgroup: &CgroupId, meant: &Meant) -> io::Result<()> {
     let named: Vec<(u32, Named)> =
         found.into_iter().filter_map(|pid| Some((pid, Named::of(pid)?))).collect();
     let still = meant.processes(cgroup)?;
-    named.iter().filter(|(pid, _)| still.contains(pid)).for_each(|(_, process)| process.kill());
+    for (pid, process) in named.iter().filter(|(pid, _)| still.contains(pid)) {
+        if let Err(error) = process.kill() {
+            log::warn!(pid = *pid, reason:% = error; "process not killed");
+        }
+    }
     Ok(())
 }
 
 /// Kills one process and waits for its end.
 ///
 /// # Errors
-/// Where it lives after 5 s.
+/// Where it lives after 5 s, or could not be sent a signal for as long.
 pub(crate) fn kill_process(process: &ProcessId) -> io::Result<()> {
-    let named = Named::of(process.pid);
-    if let Some(named) = named.filter(|_| is_seen(process)) {
-        named.kill();
-    }
-    let until = Instant::now() + LIMIT;
+    kill_within(LIMIT, process, send)
+}
+
+fn kill_within(
+    limit: Duration,
+    process: &ProcessId,
+    send: impl Fn(&ProcessId) -> io::Result<()>,
+) -> io::Result<()> {
+    let until = Instant::now() + limit;
+    let mut sent = Ok(());
+    let mut is_sent = false;
     while is_alive(process) {
+        if !is_sent {
+            sent = send(process);
+            is_sent = sent.is_ok();
+        }
         if Instant::now() >= until {
-            return Err(io::Error::other(format!("pid {} lives after SIGKILL", process.pid)));
+            let pid = process.pid;
+            return Err(io::Error::other(match sent {
+                Ok(()) => format!("pid {pid} lives after SIGKILL"),
+                Err(error) => format!("pid {pid} lives, and SIGKILL cannot be sent: {error}"),
+            }));
         }
         std::thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// Sends SIGKILL to exactly this process. It is named first, and seen to live after that.
+fn send(process: &ProcessId) -> io::Result<()> {
+    let named = Named::of(process.pid).ok_or_else(unseen)?;
+    if is_seen(process) { named.kill() } else { Err(unseen()) }
+}
+
+fn unseen() -> io::Error {
+    io::Error::other("it is not seen")
 }
 
 /// A process that a signal can be sent to without meeting another.
@@ -138,18 +166,18 @@ impl Named {
     }
 
     /// One that has ended counts as killed.
-    fn kill(&self) {
+    fn kill(&self) -> io::Result<()> {
         let sent = match self {
             Self::PidFd(fd) => rustix::process::pidfd_send_signal(fd, Signal::KILL),
             Self::Id(process) => match process.pid.try_into().ok().and_then(Pid::from_raw) {
                 Some(pid) if is_seen(process) => rustix::process::kill_process(pid, Signal::KILL),
+                _ if is_alive(process) => return Err(unseen()),
                 _ => Ok(()),
             },
         };
-        if let Err(errno) =
-            sent.or_else(|errno| if errno == Errno::SRCH { Ok(()) } else { Err(errno) })
-        {
-            log::warn!(reason:% = errno; "process not killed");
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
         }
     }
 }
@@ -297,5 +325,21 @@ mod tests {
         assert!(sleeper.lives());
         kill_process(&id).unwrap();
         assert!(!sleeper.lives());
+    }
+
+    #[test]
+    fn a_signal_that_cannot_be_sent_is_tried_again_and_named() {
+        let mut sleeper = Spawned::new();
+        let tries = std::cell::Cell::new(0);
+        let third = |process: &ProcessId| {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 { Err(unseen()) } else { send(process) }
+        };
+        kill_within(LIMIT, &id(&sleeper), third).unwrap();
+        assert!(!sleeper.lives() && tries.get() == 3);
+        let other = Spawned::new();
+        let fails = |_: &ProcessId| Err(io::Error::from(Errno::PERM));
+        let error = kill_within(PAUSE, &id(&other), fails).unwrap_err().to_string();
+        assert!(error.contains("SIGKILL cannot be sent: "), "{error}");
     }
 }
