@@ -19,11 +19,18 @@ const STRANGERS: usize = ALL / 2;
 pub(crate) struct Turns {
     all: Arc<Semaphore>,
     each: usize,
-    strangers: Arc<Semaphore>,
-    /// Who is no stranger. No more than there are users.
-    known: Mutex<BTreeSet<u32>>,
+    /// Where a uid may be nobody's.
+    strangers: Option<Strangers>,
     /// Of the users who have a turn or wait for one.
     users: Mutex<BTreeMap<u32, Arc<Semaphore>>>,
+}
+
+#[derive(Debug)]
+struct Strangers {
+    /// Their part of all turns.
+    turns: Arc<Semaphore>,
+    /// Who is none of them. No more than there are users.
+    known: Mutex<BTreeSet<u32>>,
 }
 
 /// To be kept until what was begun has really ended, also where nobody waits for it any more.
@@ -36,33 +43,37 @@ pub(crate) struct Turn {
 
 impl Default for Turns {
     fn default() -> Self {
-        Self::new(ALL, EACH, ALL)
+        Self::new(ALL, EACH, None)
     }
 }
 
 impl Turns {
     /// Where a uid may be nobody's.
     pub(crate) fn of_uids() -> Self {
-        Self::new(ALL, EACH, STRANGERS)
+        Self::new(ALL, EACH, Some(STRANGERS))
     }
 
-    fn new(all: usize, each: usize, strangers: usize) -> Self {
+    fn new(all: usize, each: usize, strangers: Option<usize>) -> Self {
+        let of =
+            |count| Strangers { turns: Arc::new(Semaphore::new(count)), known: Mutex::default() };
         Self {
             all: Arc::new(Semaphore::new(all)),
             each,
-            strangers: Arc::new(Semaphore::new(strangers)),
-            known: Mutex::default(),
+            strangers: strangers.map(of),
             users: Mutex::default(),
         }
     }
 
     /// That a uid is a user's.
     pub(crate) fn know(&self, user: u32) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(user);
+        if let Some(strangers) = &self.strangers {
+            strangers.known.lock().unwrap_or_else(PoisonError::into_inner).insert(user);
+        }
     }
 
-    fn knows(&self, user: u32) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&user)
+    /// Whether that was seen since mpsgated started.
+    pub(crate) fn knows(&self, user: u32) -> bool {
+        self.strangers.as_ref().is_some_and(|strangers| strangers.knows(user))
     }
 
     /// The user's next turn. `None` never: nobody closes them.
@@ -70,9 +81,11 @@ impl Turns {
         let own = self.own(user);
         // Before one of all, so that who waits for the own ones holds none of those.
         let own = own.acquire_owned().await.ok()?;
-        let strangers = match self.knows(user) {
-            true => None,
-            false => Some(Arc::clone(&self.strangers).acquire_owned().await.ok()?),
+        let strangers = match &self.strangers {
+            Some(strangers) if !strangers.knows(user) => {
+                Some(Arc::clone(&strangers.turns).acquire_owned().await.ok()?)
+            }
+            _ => None,
         };
         let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
         Some(Turn { _own: own, _strangers: strangers, _all: all })
@@ -83,6 +96,13 @@ impl Turns {
         // Who has a turn or waits for one holds it, too.
         users.retain(|_, own| Arc::strong_count(own) > 1);
         Arc::clone(users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+    }
+}
+
+impl Strangers {
+    /// Whether somebody is none of them.
+    fn knows(&self, user: u32) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&user)
     }
 }
 
@@ -107,7 +127,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_user_has_so_many_at_a_time_and_others_have_theirs() {
-        let turns = Turns::new(3, 2, 3);
+        let turns = Turns::new(3, 2, None);
         let first = at_once(&turns, 1).await.unwrap();
         let _second = at_once(&turns, 1).await.unwrap();
         // A third one of alice's waits for her own, and takes none of his.
@@ -122,7 +142,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn uids_that_were_never_known_leave_turns_to_who_was() {
-        let turns = Turns::new(3, 1, 2);
+        let turns = Turns::new(3, 1, Some(2));
         let first = at_once(&turns, 100_000).await.unwrap();
         let _second = at_once(&turns, 100_001).await.unwrap();
         assert!(at_once(&turns, 100_002).await.is_none(), "two are all of the strangers'");
@@ -135,7 +155,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn who_has_no_turn_any_more_is_forgotten() {
-        let turns = Turns::new(100, 1, 100);
+        let turns = Turns::new(100, 1, None);
         // Few enough for the budget of one poll (tokio::task::coop).
         for user in 0..30 {
             drop(at_once(&turns, user).await.unwrap());
