@@ -229,14 +229,14 @@ async fn answer(
                 // Of a job's task, too: by its cgroup the kernel says which job it is, and not that
                 // its uid is a user's.
                 let uid = peer.uid();
-                let next = served.turns.next(uid);
+                let next = served.turn(uid);
                 let turn = line.wait("other users are looked up first", next).await;
                 // Only now: until then it gives way to whoever comes.
                 if !seat.serve() {
                     return Ok(());
                 }
                 match users::check(&daemon, &mut line, uid, served, turn).await? {
-                    Ok(known) => name = Some(known),
+                    Ok(known) => name = known,
                     Err(refusal) => {
                         line.send(&Reply::Refused(refusal.into())).await;
                         return Ok(());

@@ -39,6 +39,23 @@ impl Served {
     pub(crate) fn of(group: Option<Members>) -> Self {
         Self { group, turns: Turns::of_uids() }
     }
+
+    /// Whether a uid counts only by what the database says now. A group's user may have left it. A
+    /// job's is one while Slurm has a job of his, so a database that fails ends no job of who was
+    /// known.
+    fn has_to_be_found(&self, uid: u32) -> bool {
+        self.group.is_some() || !self.turns.knows(uid)
+    }
+
+    /// A uid's turn to be looked up. `None` where none came in time, and it counts without.
+    pub(crate) async fn turn(&self, uid: u32) -> Option<Turn> {
+        let next = self.turns.next(uid);
+        if self.has_to_be_found(uid) {
+            return next.await;
+        }
+        // Turns are held for as long as the database hangs.
+        timeout(LIMIT, next).await.ok().flatten()
+    }
 }
 
 /// What the database says of a uid.
@@ -51,27 +68,38 @@ enum Found {
     },
 }
 
-/// Whether a uid counts on a socket, and its name. The database is asked once, in this turn.
+/// Whether a uid counts on a socket, and its name where the database has said it. It is asked once,
+/// in this turn.
 pub(crate) async fn check(
     daemon: &Daemon,
     line: &mut Line,
     uid: u32,
     served: &Served,
     turn: Option<Turn>,
-) -> Result<Result<String, Refusal>, DaemonError> {
+) -> Result<Result<Option<String>, Refusal>, DaemonError> {
     let with_groups = served.group.is_some();
-    let look = move |_: &_| {
-        let _turn = turn;
-        look(uid, with_groups)
-    };
-    let asked = timeout(LIMIT, daemon.blocking("asks the user database", look));
-    let found = line.wait("the user database says who you are", asked).await;
     let late = || Ok(Err(format!("it has not answered within {} s", LIMIT.as_secs())));
-    let found = found.unwrap_or_else(|_| late())?;
-    if matches!(found, Ok(Found::User { .. })) {
-        served.turns.know(uid);
+    let found = match turn {
+        Some(turn) => {
+            let look = move |_: &_| {
+                let _turn = turn;
+                look(uid, with_groups)
+            };
+            let asked = timeout(LIMIT, daemon.blocking("asks the user database", look));
+            let found = line.wait("the user database says who you are", asked).await;
+            found.unwrap_or_else(|_| late())?
+        }
+        None => late()?,
+    };
+    match &found {
+        Ok(Found::User { .. }) => served.turns.know(uid),
+        Err(reason) if !served.has_to_be_found(uid) => {
+            log::debug!(uid, reason = reason.as_str(); "a user who was known before goes on");
+            return Ok(Ok(None));
+        }
+        Ok(Found::Nobody) | Err(_) => {}
     }
-    Ok(decide(uid, found, served.group.as_ref()))
+    Ok(decide(uid, found, served.group.as_ref()).map(Some))
 }
 
 fn look(uid: u32, with_groups: bool) -> Result<Found, String> {
@@ -159,6 +187,21 @@ mod tests {
             assert!(refusal.sentence.contains(said), "{}", refusal.sentence);
             assert!(refusal.hint.ends_with("(docs/slurm.md)"), "{}", refusal.hint);
         }
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_jobs_user_who_was_known_goes_on_without_the_database_and_a_groups_does_not() {
+        let jobs = Served::of(None);
+        let users = Served::of(Some(Members { name: "gpu".to_owned(), gid: 44 }));
+        assert!(jobs.has_to_be_found(7));
+        jobs.turns.know(7);
+        users.turns.know(7);
+        assert!(!jobs.has_to_be_found(7) && jobs.has_to_be_found(8) && users.has_to_be_found(7));
+        // It hangs, and has his turns.
+        let _hung = (jobs.turn(7).await.unwrap(), jobs.turn(7).await.unwrap());
+        assert!(jobs.turn(7).await.is_none());
+        let _hung = (users.turn(7).await.unwrap(), users.turn(7).await.unwrap());
+        assert!(timeout(LIMIT * 2, users.turn(7)).await.is_err());
     }
 
     #[test]
