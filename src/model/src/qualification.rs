@@ -142,14 +142,16 @@ pub struct Answer {
     pub verdict: Verdict,
     /// What shows it: figures and messages.
     pub evidence: String,
-    /// What mpsgated saw meanwhile that may be the cause of a *no*, which does not count then;
-    /// empty where that is nothing.
+    /// What mpsgated saw meanwhile that may be the cause of a *no*, which does not count then, or
+    /// of why a client that was put to the question left it unanswered; empty where that is
+    /// nothing. Where it is something the question is due again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub meanwhile: String,
     /// The figure that others follow from, in MiB: what a client got (`limit`, `bypass`), or what
     /// NVML says of an idle one (`processes`).
     pub mib: Option<u64>,
-    /// What the client's container had been granted, in MiB.
+    /// What the client's container was to have, in MiB; `None` where no client was put to the
+    /// question, so that it is unanswered whatever else there was.
     pub granted_mib: Option<u64>,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
@@ -162,6 +164,18 @@ impl Answer {
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.verdict == Verdict::No && self.question.is_evaluated()
+    }
+
+    /// Whether something else than the card may be the cause of it: a client was put to a question
+    /// whose answer counts, and has not shown what is expected.
+    #[must_use]
+    pub fn may_be_chance(&self) -> bool {
+        let is_missed = match self.verdict {
+            Verdict::Yes => false,
+            Verdict::No => true,
+            Verdict::Unanswered => self.granted_mib.is_some(),
+        };
+        is_missed && self.question.is_evaluated()
     }
 
     /// Its texts cut to a length that a status can carry.

@@ -73,13 +73,9 @@ impl Sight {
 /// The answer as it counts; `before` and `after` are the moments between which it was found.
 #[must_use]
 pub fn judge(answer: Answer, before: &Sight, after: &Sight) -> Answer {
-    let meanwhile = match answer.verdict {
-        // Where nothing follows from an answer a wrong one does no harm.
-        Verdict::No | Verdict::Unanswered if answer.question.is_evaluated() => {
-            after.since(before, answer.question)
-        }
-        Verdict::No | Verdict::Yes | Verdict::Unanswered => String::new(),
-    };
+    // Where nothing follows from an answer a wrong one does no harm.
+    let meanwhile =
+        if answer.may_be_chance() { after.since(before, answer.question) } else { String::new() };
     let verdict = if meanwhile.is_empty() { answer.verdict } else { Verdict::Unanswered };
     Answer { verdict, meanwhile, ..answer }
 }
@@ -98,7 +94,7 @@ mod tests {
             // Whatever the command says of that is not heard.
             meanwhile: "the command's guess".to_owned(),
             mib: None,
-            granted_mib: None,
+            granted_mib: Some(2048),
             took_ms: 1,
             at_ms: 2,
         }
@@ -150,6 +146,10 @@ mod tests {
                 let judged = judge(answer(question, other), &before, &after);
                 assert_eq!((judged.verdict, judged.meanwhile.as_str()), (other, meanwhile));
             }
+            // No client was put to it, so nothing has kept it from its answer.
+            let open = Answer { granted_mib: None, ..answer(question, Verdict::Unanswered) };
+            let judged = judge(open, &before, &after);
+            assert_eq!((judged.verdict, judged.meanwhile.as_str()), (Verdict::Unanswered, ""));
         }
     }
 }

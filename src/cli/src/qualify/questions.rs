@@ -82,6 +82,8 @@ pub(super) enum Attached {
 /// What a question showed.
 struct Seen {
     verdict: Verdict,
+    /// A client was put to it.
+    was_put: bool,
     seen: String,
     evidence: String,
     mib: Option<u64>,
@@ -89,9 +91,15 @@ struct Seen {
 
 impl Seen {
     fn new(verdict: Verdict, seen: impl Into<String>) -> Self {
-        Self { verdict, seen: seen.into(), evidence: String::new(), mib: None }
+        Self { verdict, was_put: true, seen: seen.into(), evidence: String::new(), mib: None }
     }
 
+    /// Whatever else there is on the card, it has no answer now.
+    fn not_asked(why: impl Into<String>) -> Self {
+        Self { was_put: false, ..Self::unanswered(why) }
+    }
+
+    /// A client was put to it, or should have been, and did not show it.
     fn unanswered(why: impl Into<String>) -> Self {
         Self::new(Verdict::Unanswered, why)
     }
@@ -123,7 +131,7 @@ impl From<Silent> for Seen {
                 Self::new(Verdict::No, format!("the client ended: {why}"))
             }
             Silent::Hung => Self::new(Verdict::No, "no answer in time"),
-            Silent::Signal => Self::unanswered("it was broken off"),
+            Silent::Signal => Self::not_asked("it was broken off"),
         }
     }
 }
@@ -141,7 +149,7 @@ impl<'a> Asker<'a> {
             evidence: seen.evidence,
             meanwhile: String::new(),
             mib: seen.mib,
-            granted_mib: Some(granted(question)),
+            granted_mib: seen.was_put.then(|| granted(question)),
             took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             at_ms: now_ms(),
         }
@@ -150,7 +158,7 @@ impl<'a> Asker<'a> {
     fn attempt(&mut self, question: Question) -> Result<Seen, Silent> {
         let begun = Instant::now();
         if begun >= self.until {
-            return Ok(Seen::unanswered("no time was left"));
+            return Ok(Seen::not_asked("no time was left"));
         }
         match self.put(question, (begun + limit_of(question)).min(self.until)) {
             // It has not had the time that the question may take.
@@ -167,7 +175,7 @@ impl<'a> Asker<'a> {
             Question::Commands => self.commands(deadline),
             Question::OwnShm => self.own_shm(deadline),
             _ if self.attached != Some(Attached::Yes) => {
-                Ok(Seen::unanswered("no CUDA client attaches: see attach"))
+                Ok(Seen::not_asked("no CUDA client attaches: see attach"))
             }
             Question::Limit => self.limit(deadline),
             Question::Bypass => self.bypass(deadline),
@@ -187,7 +195,7 @@ impl<'a> Asker<'a> {
         drop(client);
         let verdict = match &attached {
             Attached::No(..) if context.no_library => {
-                Seen::unanswered(format!("no libcuda: {}", said(&context)))
+                Seen::not_asked(format!("no libcuda: {}", said(&context)))
             }
             Attached::Yes if context.mps_client == Some(false) => {
                 Seen::new(Verdict::No, "a context past MPS: CUDA says that it is no MPS client")
@@ -198,7 +206,7 @@ impl<'a> Asker<'a> {
                 if self.asking.subject.simulated
                     && self.tells(deadline, |now| now.handed_over > before) =>
             {
-                Seen::unanswered(format!(
+                Seen::not_asked(format!(
                     "no GPU: its client reached the MPS server through its door, and CUDA said: {why}"
                 ))
             }
@@ -241,7 +249,7 @@ impl<'a> Asker<'a> {
                 Seen::new(Verdict::No, format!("the control daemon answered {}", answer.trim()))
             }
             None if said.contains("exit status 127") || !said.contains("exit status") => {
-                Seen::unanswered("the control program does not run in a container")
+                Seen::not_asked("the control program does not run in a container")
             }
             // Else it may not have come so far.
             None if self.tells(deadline, |now| ended(now) > ended(&before)) => {
@@ -257,10 +265,10 @@ impl<'a> Asker<'a> {
         let (context, attached) = context(&mut client)?;
         Ok(match (&attached, &self.attached) {
             (Attached::Yes, _) => Seen::new(Verdict::Yes, "a context"),
-            _ if context.no_library => Seen::unanswered(format!("no libcuda: {}", said(&context))),
+            _ if context.no_library => Seen::not_asked(format!("no libcuda: {}", said(&context))),
             // Whatever it is, the container's own /dev/shm has nothing to do with it.
             (Attached::No(why, code), Some(Attached::No(_, other))) if code == other => {
-                Seen::unanswered(format!("as far as with the server's own: {why}"))
+                Seen::not_asked(format!("as far as with the server's own: {why}"))
             }
             (Attached::No(why, Some(MAP_FAILED)), _)
             | (Attached::No(why, _), Some(Attached::Yes)) => Seen::new(Verdict::No, why.as_str()),
@@ -356,12 +364,12 @@ impl<'a> Asker<'a> {
 
     fn detour(&mut self, deadline: Instant) -> Result<Seen, Silent> {
         if self.asking.subject.simulated {
-            return Ok(Seen::unanswered("no GPU: the card is simulated"));
+            return Ok(Seen::not_asked("no GPU: the card is simulated"));
         }
         let mode = self.card().map(|card| card.compute_mode).unwrap_or_default();
         let exclusive = ComputeMode::ExclusiveProcess.to_string();
         if mode != exclusive {
-            return Ok(Seen::unanswered(format!("its compute mode is {mode}, not {exclusive}")));
+            return Ok(Seen::not_asked(format!("its compute mode is {mode}, not {exclusive}")));
         }
         let mut client = self.client(GRANTED, &[], deadline)?;
         let (_, attached) = context(&mut client)?;
@@ -377,7 +385,7 @@ impl<'a> Asker<'a> {
         Ok(match past {
             Attached::Yes => Seen::new(Verdict::No, "it got the card"),
             Attached::No(why, Some(UNAVAILABLE)) => Seen::new(Verdict::Yes, why),
-            Attached::No(why, _) if step.no_library => Seen::unanswered(why),
+            Attached::No(why, _) if step.no_library => Seen::not_asked(why),
             Attached::No(why, _) => {
                 Seen::unanswered(format!("it failed for another reason than a busy card: {why}"))
             }
@@ -395,7 +403,7 @@ impl<'a> Asker<'a> {
         let (_, attached) = match context(&mut other) {
             // It was refused: a control daemon that serves one uid has not been tried.
             Err(Silent::Ended(why)) if why.contains("E_UID") => {
-                return Ok(Seen::unanswered("this control daemon serves one uid at a time"));
+                return Ok(Seen::not_asked("this control daemon serves one uid at a time"));
             }
             other => other?,
         };
@@ -444,7 +452,7 @@ impl<'a> Asker<'a> {
         let level = status.into_iter().find(|grant| grant.container_id == client.id());
         if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup.as_str()) {
             let why = self.card().and_then(|card| card.unlimited).unwrap_or_default();
-            return Ok(Seen::unanswered(format!("its cgroup has no limit of the driver's: {why}")));
+            return Ok(Seen::not_asked(format!("its cgroup has no limit of the driver's: {why}")));
         }
         let beside = client.step("beside")?;
         if let Some(why) = beside.error {
@@ -602,6 +610,8 @@ fn counted(question: Question, mut attempt: impl FnMut() -> Result<Seen, Silent>
         Err(Silent::NotStarted(why)) => {
             return Seen::unanswered(first.seen).with(format!("not asked again: {why}"));
         }
+        // Its answer is waited for by nobody.
+        Err(Silent::Signal) => return Seen::from(Silent::Signal),
         again => again.unwrap_or_else(Seen::from),
     };
     let before = format!("asked a second time, because at first: {}", first.seen);
@@ -609,7 +619,8 @@ fn counted(question: Question, mut attempt: impl FnMut() -> Result<Seen, Silent>
         "" => before,
         evidence => format!("{before}; {evidence}"),
     };
-    again.with(evidence)
+    // The first one was put to it.
+    Seen { was_put: true, ..again.with(evidence) }
 }
 
 /// What one attempt may take. Together all are done within [`ALL`]: what no time is left for is
@@ -702,6 +713,23 @@ mod tests {
             let case = format!("{question:?}: {}", attempts.len());
             let (seen, times) = asked(question, attempts);
             assert_eq!((seen.verdict, times), (verdict, made), "{case}: {}", seen.seen);
+        }
+        for (attempts, was_put) in [
+            (vec![not_started()], true),
+            (vec![hung(), not_started()], true),
+            (vec![Ok(Seen::not_asked("no time was left"))], false),
+            (vec![hung(), Ok(Seen::not_asked("no time was left"))], true),
+            (vec![Err(Silent::Signal)], false),
+            (vec![hung(), Err(Silent::Signal)], false),
+        ] {
+            let case = attempts.len();
+            let (seen, _) = asked(attach, attempts);
+            assert_eq!(
+                (seen.verdict, seen.was_put),
+                (Verdict::Unanswered, was_put),
+                "{case}: {}",
+                seen.seen
+            );
         }
         let more = Ok(Seen::new(Verdict::Yes, "a context").with("a figure"));
         let (seen, _) = asked(attach, vec![hung(), more]);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   begin: ready, no grants ─► others wait ─► no pod is sent, nobody else's processes
-//!                              ├─ answer: a no? ─► look anew ─► counts, or what was seen meanwhile
+//!                              ├─ answer: no yes? ─► look anew ─► counts, or what was seen meanwhile
 //!                              ─► end: answers written ─► open
 //!                              └─ nobody came in time ──► open
 //! ```
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mpsgate_api::{Asking, Qualify, Reply};
-use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal, Verdict};
+use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal};
 use mpsgate_node::card::Asking as Asked;
 use mpsgate_oci::runtime_log::rfc3339;
 use mpsgate_policy::Disturbance;
@@ -151,7 +151,7 @@ async fn answer(
     };
     let card = daemon.node().asked_card(id).map(|card| card.uuid.clone());
     let Some(card) = card else { return Ok(Err(not_asked())) };
-    if answer.verdict == Verdict::No && answer.question.is_evaluated() {
+    if answer.may_be_chance() {
         told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
     }
     let Some(answer) = daemon.node().take_answer(id, answer) else { return Ok(Err(not_asked())) };
