@@ -40,7 +40,8 @@ pub struct Holder {
     pub grant: Option<GrantKey>,
     /// It came to the container's door, so it is a client, whatever had its pid before.
     pub at_door: bool,
-    /// What it had when it was last looked at, in bytes; `None` where the driver did not tell.
+    /// What it had when it was last looked at, in bytes; `None` where the driver did not tell, and
+    /// where there was no look that it still rests on.
     pub used: Option<u64>,
 }
 
@@ -144,9 +145,14 @@ impl Holders {
                 Some(had) => rest.map(|rest| rest.min(had)),
                 None => rest,
             };
-            // What nobody knows of one that has ended is not found out any more. And of one that
-            // cannot be read nobody knows whether it is the one that has the pid.
-            let is_found = if is_followed { had.is_some() && its.is_some() } else { is_read };
+            // What nobody knows of one that has ended is not found out any more, but where nothing is
+            // listed it has left nothing. And of one that cannot be read nobody knows whether it is
+            // the one that has the pid.
+            let is_found = if is_followed {
+                its == Some(0) || had.is_some() && its.is_some()
+            } else {
+                is_read
+            };
             if is_found {
                 holder.used = its;
             }
@@ -236,7 +242,8 @@ impl Holders {
         let start_time = process.start_time;
         let at = holders.partition_point(|holder| holder.start_time < start_time);
         if holders.get(at).is_none_or(|holder| holder.start_time != start_time) {
-            holders.insert(at, Holder::new(start_time));
+            // A client may have ended, and left memory, before the first look.
+            holders.insert(at, Holder { used: None, ..Holder::new(start_time) });
         }
         &mut holders[at]
     }
