@@ -86,6 +86,9 @@ async fn round(
         for HandedOver { card, client, grant } in handed_over {
             memory.owners.hand_over(card, client, grant, lives);
         }
+        // One that NVML does not show for a while may come back.
+        let is_watched = |uuid: &GpuUuid| node.card(uuid).is_none_or(|card| card.managed.is_some());
+        memory.owners.keep_cards(is_watched);
         let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
         // Who is told of `driver.trouble` is told enough.
         if due.is_empty() || node.driver.trouble.is_some() {

@@ -17,6 +17,9 @@
 //! then may have been given back by either: it stays the ended one's, and what is more later is
 //! not. Where nobody knows what it had, all that is listed is nobody's: it may be anyone's.
 //! A process of the same living grant is no other, so that grant answers for all of it.
+//!
+//! All of this rests on looks that follow each other: where there was none for a while, the pid of
+//! one that has ended may have been listed for another's memory since. So that is nobody's.
 
 use std::collections::BTreeMap;
 
@@ -202,6 +205,19 @@ impl Holders {
             });
             !holders.is_empty()
         });
+    }
+
+    /// There was no look for a while. Who lives has still what it has.
+    pub fn lapse(&mut self, is_alive: impl Fn(&ProcessId) -> bool) {
+        for (pid, holders) in &mut self.0 {
+            for holder in holders {
+                holder.used = None;
+                if !is_alive(&ProcessId { pid: *pid, start_time: holder.start_time }) {
+                    holder.grant = None;
+                    holder.at_door = false;
+                }
+            }
+        }
     }
 
     /// Whether `kept` will do for these: the same holders, and about as much of each.

@@ -32,6 +32,8 @@ enum Step {
     Unreadable,
     /// NVML does not list it; the process with this start time, if any, lives.
     Unlisted(Option<u64>),
+    /// There was no look for a while; the process with this start time, if any, lives.
+    Lapse(Option<u64>),
     /// From now on the grants of these live.
     Live(&'static [&'static str]),
     /// From now on NVML lists so many bytes; before, ten.
@@ -40,7 +42,7 @@ enum Step {
     Untold,
 }
 
-use Step::{Door, Ended, Has, Live, Unlisted, Unreadable, Untold, Uses};
+use Step::{Door, Ended, Has, Lapse, Live, Unlisted, Unreadable, Untold, Uses};
 
 /// `START CONTAINER`, with the bytes where there are several.
 fn words(shares: &[Share]) -> String {
@@ -78,6 +80,10 @@ fn story(steps: &[Step]) -> Vec<String> {
             }
             Untold => {
                 used = None;
+                continue;
+            }
+            Lapse(start_time) => {
+                holders.lapse(|process| start_time.map(id) == Some(*process));
                 continue;
             }
             Has(start_time, whose) => (true, Some((*start_time, *whose))),
@@ -443,6 +449,21 @@ fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
             "and is its own where it is read again",
             &[Has(1, "bad"), Uses(15), Unreadable, Has(1, "bad"), Door(2, "good"), Has(2, "good")],
             &["1 bad", "1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "no look for a while: what is listed under an ended one's pid may be another's",
+            &[Has(1, "bad"), Ended, Lapse(None), Ended, Door(2, "good"), Has(2, "good")],
+            &["1 bad", "1 bad", "nobody can", "nobody can", "1 kept"],
+        ),
+        (
+            "no look for a while: another has its pid, and is charged with none of it",
+            &[Has(1, "bad"), Door(2, "good"), Lapse(Some(2)), Uses(30), Has(2, "good")],
+            &["1 bad", "nobody can", "1 kept"],
+        ),
+        (
+            "no look for a while: who lives has what it has, and has ended later",
+            &[Has(1, "bad"), Lapse(Some(1)), Uses(30), Has(1, "bad"), Ended],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
         ),
         (
             "a process that started after NVML was asked is not meant",

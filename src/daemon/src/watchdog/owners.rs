@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_host::cgroup::text_of;
@@ -20,12 +21,18 @@ use super::record::Record;
 use crate::owner::Trees;
 use crate::process;
 
+/// Between two looks at a card at which its holders still rest on them: two of those at a card
+/// without grants, or ten of the others.
+const LAPSE: Duration = Duration::from_secs(10);
+
 /// What was found out about processes.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
     /// By card.
     holders: BTreeMap<GpuUuid, Holders>,
+    /// When NVML last told of each card.
+    looked: BTreeMap<GpuUuid, Instant>,
     record: Record,
     /// Read when the first process of a round asks for them.
     trees: Trees,
@@ -62,7 +69,16 @@ impl Owners {
     /// With what an mpsgated before this one knew.
     pub(super) fn open(record: PathBuf) -> Self {
         let (record, holders) = Record::open(record);
-        Self { holders, record, ..Self::default() }
+        let is_recent = record.age().is_some_and(|age| age <= LAPSE);
+        let looked = holders.keys().filter(|_| is_recent);
+        let looked = looked.map(|card| (card.clone(), Instant::now())).collect();
+        Self { holders, looked, record, ..Self::default() }
+    }
+
+    /// Forgets whose the pids on cards are that nobody looks at any more.
+    pub(super) fn keep_cards(&mut self, is_watched: impl Fn(&GpuUuid) -> bool) {
+        self.holders.retain(|card, _| is_watched(card));
+        self.looked.retain(|card, _| is_watched(card));
     }
 
     /// A client is handed over at a door of this card.
@@ -88,6 +104,9 @@ impl Owners {
 
     /// After them: forgets who is on no card any more.
     pub(super) fn end(&mut self) {
+        for (card, holders) in &mut self.holders {
+            lapse(holders, self.looked.get(card));
+        }
         self.record.keep(&self.holders);
         let round = self.round;
         self.known.retain(|_, known| known.round == round);
@@ -105,6 +124,8 @@ impl Owners {
         mut is_server: impl FnMut(u32) -> bool,
     ) -> Users {
         let mut holders = self.holders.remove(card).unwrap_or_default();
+        lapse(&mut holders, self.looked.get(card));
+        self.looked.insert(card.clone(), Instant::now());
         let lives = |key: &GrantKey| limits.iter().any(|limit| limit.key == *key);
         let mut users = Users::default();
         for listed in listed {
@@ -156,6 +177,13 @@ impl Owners {
         let known = Known { cgroups, owner: owner.clone(), round: self.round };
         self.known.insert(process, known);
         Some(owner)
+    }
+}
+
+/// Where the last look at their card was too long ago.
+fn lapse(holders: &mut Holders, looked: Option<&Instant>) {
+    if looked.is_none_or(|looked| looked.elapsed() > LAPSE) {
+        holders.lapse(process::is_alive);
     }
 }
 

@@ -2,8 +2,10 @@
 //! would be taken for who had it before, and what one had left would be its.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use mpsgate_host::file::Durability;
 use mpsgate_host::format::{self, FormatError};
@@ -18,14 +20,14 @@ const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Kept {
     format: u32,
     cards: BTreeMap<GpuUuid, Holders>,
 }
 
 /// What is in the file.
 pub(crate) fn parse(bytes: &[u8]) -> Result<BTreeMap<GpuUuid, Holders>, FormatError> {
-    format::read::<File>(bytes, FORMAT).map(|file| file.cards)
+    format::read::<Kept>(bytes, FORMAT).map(|file| file.cards)
 }
 
 /// Its file, gone after a reboot as the processes are.
@@ -59,14 +61,24 @@ impl Record {
         (Self { path, ..Self::default() }, BTreeMap::new())
     }
 
+    /// How long ago the last round of looks was; `None` where nobody can tell.
+    pub(super) fn age(&self) -> Option<Duration> {
+        let written = std::fs::metadata(&self.path).and_then(|file| file.modified()).ok()?;
+        SystemTime::now().duration_since(written).ok()
+    }
+
     /// Writes what has changed. Memory changes with each look, and a look is not to cost a file:
-    /// what is off by little stays. Blocks.
+    /// what is off by little stays, and the file's time alone says that it was looked. Blocks.
     pub(super) fn keep(&mut self, cards: &BTreeMap<GpuUuid, Holders>) {
         let is_kept = cards.len() == self.kept.len()
             && cards.iter().zip(&self.kept).all(|((card, holders), (kept_card, kept))| {
                 card == kept_card && holders.is_about(kept)
             });
-        let written = if is_kept { Ok(()) } else { self.write(cards.clone()) };
+        let written = match is_kept {
+            true if cards.is_empty() => Ok(()),
+            true => self.touch().or_else(|_| self.write(cards.clone())),
+            false => self.write(cards.clone()),
+        };
         let was_told = std::mem::replace(&mut self.told, written.is_err());
         if let Err(error) = written
             && !was_told
@@ -75,11 +87,16 @@ impl Record {
         }
     }
 
+    fn touch(&self) -> io::Result<()> {
+        let file = File::options().write(true).open(&self.path)?;
+        file.set_modified(SystemTime::now())
+    }
+
     fn write(&mut self, cards: BTreeMap<GpuUuid, Holders>) -> io::Result<()> {
-        let file = File { format: FORMAT, cards };
-        let text = serde_json::to_vec(&file).map_err(io::Error::from)?;
+        let kept = Kept { format: FORMAT, cards };
+        let text = serde_json::to_vec(&kept).map_err(io::Error::from)?;
         write_file(&self.path, &text, 0o600, Durability::Atomic)?;
-        self.kept = file.cards;
+        self.kept = kept.cards;
         Ok(())
     }
 }
@@ -108,6 +125,14 @@ mod tests {
         cards.insert(example_gpu(0), holders);
         record.keep(&cards);
         assert_eq!(Record::open(path.clone()).1, cards);
+        // A look that changes nothing is seen at its time.
+        let old = SystemTime::now() - Duration::from_secs(3600);
+        File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        let (mut record, _) = Record::open(path.clone());
+        let is_old = |record: &Record| record.age().unwrap() > Duration::from_secs(3000);
+        assert!(is_old(&record));
+        record.keep(&cards);
+        assert!(!is_old(&record));
         let text = std::fs::read_to_string(&path).unwrap();
         for other in [text.replace("\"format\":1", "\"format\":2"), "{".to_owned(), String::new()] {
             std::fs::write(&path, other).unwrap();
