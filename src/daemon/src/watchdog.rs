@@ -202,10 +202,11 @@ fn take(
         Schedule::Share => Enforce::Report,
     };
     look.tells_clients &= schedule == Schedule::Mps;
-    note_others(daemon, uuid, &look);
     let rules = rules(daemon, uuid, policy.tolerance_mib, enforce);
     let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;
+    // Before it is told that there was a look.
+    note_others(daemon, uuid, &look, &memory.seen);
     let watched = Watched {
         enforced: outcome.blind.is_none() && enforce == Enforce::Kill,
         blind: outcome.blind.map(|blind| blind.to_string()),
@@ -222,10 +223,10 @@ fn take(
 
 /// Who uses a card without a grant, for whoever asks what holds on it. What is only drawn with it
 /// counts by its memory.
-fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look) {
-    let others = look.others().map(|other| other.used).sum();
-    let outsiders: Vec<u32> =
-        look.others().filter(|other| other.kind != Kind::Graphics).map(|other| other.pid).collect();
+fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look, seen: &Seen) {
+    let others = look.others(seen).map(|other| other.used).sum();
+    let outsiders = look.others(seen).filter(|other| other.kind != Kind::Graphics);
+    let outsiders: Vec<u32> = outsiders.map(|other| other.pid).collect();
     if let Some(card) = daemon.node().card_mut(uuid) {
         card.note_others(&outsiders, others);
     }

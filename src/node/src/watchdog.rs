@@ -127,13 +127,20 @@ pub struct Other {
 }
 
 impl Look {
-    /// Processes without a grant, and what nobody can name. What once had a grant, and has ended,
-    /// is left out.
-    pub fn others(&self) -> impl Iterator<Item = Other> {
+    /// Processes without a grant, and what nobody can name in its second look: an MPS server that
+    /// ends is listed once. What once had a grant, and has ended, is left out. `seen`: what this
+    /// look has led to.
+    pub fn others(&self, seen: &Seen) -> impl Iterator<Item = Other> {
         let strangers = self.users.iter().filter(|user| user.whose == Whose::Nobody);
         let strangers =
             strangers.map(|user| Other { pid: user.process.pid, used: user.used, kind: user.kind });
-        let unnamed = self.unnamed.iter().filter(|listed| !listed.was_granted);
+        let is_there = move |listed: &&Unnamed| {
+            let looks = seen.unnamed.get(&listed.pid);
+            // Of what is only drawn no looks are counted.
+            let stays = listed.kind == Kind::Graphics || looks.is_some_and(|looks| *looks >= LOOKS);
+            stays && !listed.was_granted
+        };
+        let unnamed = self.unnamed.iter().filter(is_there);
         strangers.chain(unnamed.map(|listed| Other {
             pid: listed.pid,
             used: listed.used,

@@ -280,9 +280,18 @@ fn others_are_who_has_no_grant_and_what_nobody_can_name() {
     let server = User { whose: Whose::Server, ..client(2, "web", 1) };
     let users = vec![client(1, "web", 1), server, nobodys(3, Kind::Compute)];
     let unnamed = |pid, was_granted| Unnamed { pid, used: None, kind: Kind::Client, was_granted };
-    let look = Look { unnamed: vec![unnamed(4, false), unnamed(5, true)], ..look(users) };
-    let others: Vec<_> = look.others().map(|other| (other.pid, other.used, other.kind)).collect();
-    assert_eq!(others, [(3, Some(300 * MIB), Kind::Compute), (4, None, Kind::Client)]);
+    let drawn = Unnamed { kind: Kind::Graphics, ..unnamed(6, false) };
+    let look = Look { unnamed: vec![unnamed(4, false), unnamed(5, true), drawn], ..look(users) };
+    let others = |seen: &Seen| -> Vec<_> {
+        look.others(seen).map(|other| (other.pid, other.used, other.kind)).collect()
+    };
+    let stranger = (3, Some(300 * MIB), Kind::Compute);
+    let (ended, drawn) = ((4, None, Kind::Client), (6, None, Kind::Graphics));
+    // A server that ends between NVML's list and the look at its process is listed once.
+    let first = decide(&Seen::default(), &look, KILL).seen;
+    assert_eq!(others(&first), [stranger, drawn]);
+    let second = decide(&first, &look, KILL).seen;
+    assert_eq!(others(&second), [stranger, ended, drawn]);
 }
 
 /// GiB in use, the processes, and what follows: containers, servers, others, nobody, counted twice.

@@ -183,9 +183,10 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
         if daemon.order(card, Order::View { reply }) {
             let _ = viewed.await;
         }
-        // What the gate said before has arrived now, and a look may be on its way.
+        // What the gate said before has arrived now. A look may be on its way, and what nobody can
+        // name counts at its second one.
         let Some((told, looks)) = known() else { return };
-        while known().is_some_and(|now| now.0 <= told || now.1 <= looks + 1) {
+        while known().is_some_and(|now| now.0 <= told || now.1 <= looks + 2) {
             tokio::time::sleep(POLL).await;
         }
     };
