@@ -40,7 +40,8 @@ pub(crate) struct Caller {
     pub(crate) fd: Option<OwnedFd>,
     /// Who it is, where it did not call on root's socket.
     pub(crate) user: Option<u32>,
-    /// Its name in the user database, where it did not call on root's socket.
+    /// Its name in the user database, where it did not call on root's socket and the database has
+    /// said it.
     pub(crate) name: Option<String>,
 }
 
