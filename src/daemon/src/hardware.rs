@@ -10,17 +10,18 @@
 //! ```
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_config::paths::GATE_ORDERS;
 use mpsgate_config::{Orphan, Schedule, Supervisor, Switch};
 use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
-use mpsgate_host::crash_point;
+use mpsgate_host::{crash_point, procfs};
 use mpsgate_model::Mib;
 use mpsgate_mps::{
-    Capabilities, ControlDaemon, HoldSpawner, MpsDirectories, MpsError, MpsInstance, Origin,
-    OwnHolder, Spawner, UnitSpawner, choose_spawner,
+    Capabilities, ControlDaemon, HoldSpawner, Kept, MpsDirectories, MpsError, MpsInstance, Origin,
+    OwnHolder, Spawner, UnitSpawner, choose_spawner, server_of,
 };
 use mpsgate_node::card::{CardId, Ends, Trouble};
 
@@ -50,6 +51,7 @@ pub(crate) struct Hardware {
     nvml: Mutex<Option<Arc<Nvml>>>,
     spawner: Box<dyn Spawner>,
     capabilities: Mutex<Option<Capabilities>>,
+    kept: Mutex<Kept>,
 }
 
 /// What NVML sees.
@@ -119,7 +121,14 @@ impl Hardware {
             Supervisor::Systemd => Box::new(unit),
             Supervisor::Holder => Box::new(holder),
         };
-        Self { settings, paths, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
+        Self {
+            settings,
+            paths,
+            nvml: Mutex::new(None),
+            spawner,
+            capabilities: Mutex::default(),
+            kept: Mutex::default(),
+        }
     }
 
     pub(crate) fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
@@ -166,6 +175,7 @@ impl Hardware {
         let found = nvml.card(uuid).map_err(|error| Fault::Failed(gpu_trouble(&error)))?;
         share::fits(&found, Schedule::Mps).map_err(Fault::Unfit)?;
         self.has_memory(card)?;
+        self.keep_programs();
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
         let capabilities = self.capabilities().map_err(Fault::Failed)?;
         let multiuser = self.multiuser(capabilities.multiuser).map_err(Fault::Failed)?;
@@ -203,6 +213,15 @@ impl Hardware {
             mps: Arc::new(mps),
             daemon: Arc::new(daemon),
         })
+    }
+
+    /// Keeps open what starts of MPS execute and load, so that no container's lease makes them
+    /// wait. One that is there already is waited for, while no other card goes past it.
+    pub(crate) fn keep_programs(&self) {
+        let control = self.settings.now().mps.control.clone();
+        let files = server_of(&control).into_iter().chain(cuda_library()).chain([control]);
+        let files: Vec<PathBuf> = files.collect();
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).keep(&files);
     }
 
     /// Starts the card's gate where none serves. Safe to repeat.
@@ -355,6 +374,17 @@ impl Hardware {
     pub(crate) fn grantable(&self, total_mib: u64) -> Mib {
         Mib(mpsgate_gpu::advertised_mib(total_mib, self.settings.now().gpus.reserve_mib))
     }
+}
+
+/// The driver's CUDA library, which a server loads: it lies beside NVML's, which is loaded here.
+fn cuda_library() -> Option<PathBuf> {
+    let maps = procfs::text("/proc/self/maps").ok()?;
+    let mut files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let is_nvml = |file: &&Path| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("libnvidia-ml.so"))
+    };
+    Some(files.find(is_nvml)?.with_file_name("libcuda.so.1"))
 }
 
 /// Why a card cannot be handed over.

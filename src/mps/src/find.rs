@@ -6,11 +6,9 @@
 
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
+use crate::kept::SERVER_PROGRAM;
 use crate::lock::lock_holder;
 use crate::process::{Process, all_pids};
-
-/// File name of the server program.
-const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 
 impl MpsInstance {
     /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is

@@ -27,6 +27,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
 
 use crate::error::MpsError;
+use crate::kept::server_over_exec;
 use crate::layout::MpsDirectories;
 use crate::lock::{self, lock_holder, write_lock};
 
@@ -107,6 +108,7 @@ pub fn launch(root: &Path, card: u32, command: &[OsString]) -> LaunchError {
     };
     match prepare(root, card) {
         Ok(_lock) => {
+            let _server = server_over_exec(Path::new(program));
             let action = format!("run {}", program.display());
             let source = Command::new(program).args(arguments).current_dir("/").exec();
             LaunchError::System { action, source }

@@ -49,6 +49,7 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     program::ends_without_a_word_when_a_socket_path_is_too_long,
     supervision::limits_read_back,
     supervision::starts_detached_with_a_clean_environment,
+    supervision::nobody_leases_its_programs_while_it_lives,
     supervision::adopts_what_runs_and_stops_without_a_trace,
     supervision::two_starters_make_one_daemon,
     supervision::an_idle_connection_is_a_wedge_until_it_ends,

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use mpsgate_mps::MpsDirectories;
 use mpsgate_testing::programs::mpsgated;
-use mpsgate_testing::{need, root, wait_for};
+use mpsgate_testing::{can_be_leased, need, root, wait_for};
 
 /// The directories of card 0, in a directory of their own.
 struct Stage {
@@ -77,6 +77,28 @@ fn a_second_one_is_turned_away_until_the_first_has_ended() {
     );
     drop(first);
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
+}
+
+#[test]
+fn nobody_leases_the_servers_program_while_a_control_daemon_lives() {
+    need!(root());
+    let stage = Stage::new();
+    let bin = stage.dir.path().join("bin");
+    let (control, server) = (bin.join("control"), bin.join("nvidia-cuda-mps-server"));
+    fs::create_dir(&bin).unwrap();
+    symlink("/bin/sh", &control).unwrap();
+    fs::write(&server, "").unwrap();
+    wait_for("it can be leased", || can_be_leased(&server));
+    let program = [control.to_str().unwrap(), "-c", "exec sleep 1000"];
+    let first = stage.launch(&[], &program).stdin(Stdio::null()).spawn();
+    let first = Running(first.unwrap());
+    wait_for("the first has become its program", || {
+        let exe = fs::read_link(format!("/proc/{}/exe", first.0.id()));
+        exe.is_ok_and(|exe| exe.ends_with("sleep") || exe.ends_with("coreutils"))
+    });
+    assert!(!can_be_leased(&server));
+    drop(first);
+    wait_for("it can be leased again", || can_be_leased(&server));
 }
 
 #[test]

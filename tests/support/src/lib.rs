@@ -6,9 +6,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 pub mod golden;
+mod lease;
 mod process;
 pub mod programs;
 
+pub use lease::{can_be_leased, leased};
 pub use process::Spawned;
 
 /// How long [`wait_for`] waits: enough for a loaded machine. Only a failing test waits for it.

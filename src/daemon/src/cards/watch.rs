@@ -107,6 +107,7 @@ impl CardTask {
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
         let work = move |hardware: &Hardware| {
+            hardware.keep_programs();
             let gate = hardware.keep_gate(&seen_mps);
             (gate, look(&seen_mps, &seen_daemon, mark))
         };

@@ -1,9 +1,11 @@
 //! Cards and their control daemons: what fails alone, what comes back, enable and disable.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use mpsgate_api::{Call, Reply};
+use mpsgate_testing::{can_be_leased, leased};
 use serde_json::json;
 
 use crate::harness::{Container, Node, need, on_card, request, root, servers, uuid, wait_for};
@@ -99,6 +101,40 @@ fn a_control_program_that_appears_later_is_tried_again() {
         assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
     }
     wait_for("the card becomes ready", || daemon.card(0).state == "ready");
+}
+
+/// By a lease each start of MPS would wait, also by that of a container that has the files by a
+/// read-only bind.
+#[test]
+fn nobody_leases_nvidias_programs_once_a_card_was_ready() {
+    need!(servers());
+    let mut node = Node::unmanaged(1);
+    let bin = node.dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let control = bin.join("nvidia-cuda-mps-control");
+    let server = control.with_file_name("nvidia-cuda-mps-server");
+    let real = std::mem::replace(&mut node.config.mps.control, control.clone());
+    let copy = |from: &Path, to: &Path| {
+        // By another process: a descriptor that is open for writing must not leak into a fork.
+        assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&real, &control);
+    copy(&real.with_file_name("nvidia-cuda-mps-server"), &server);
+    // Somebody was quicker. That is waited for, once.
+    let quicker = leased(&server, 1);
+    let daemon = node.start();
+    daemon.done(enable("0")).unwrap();
+    wait_for("the card is ready", || daemon.card(0).state == "ready");
+    drop(quicker);
+    // As an upgrade replaces it. The control daemon keeps the old one.
+    copy(&server, &bin.join("new"));
+    fs::rename(bin.join("new"), &server).unwrap();
+    wait_for("the new one is kept", || !can_be_leased(&server));
+    daemon.done(disable("0")).unwrap();
+    assert_eq!(node.control_pid(0), None);
+    for program in [&control, &server] {
+        assert!(!can_be_leased(program), "{}", program.display());
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use mpsgate_mps::{
     Capabilities, Channel, HoldSpawner, MpsDirectories, MpsError, MpsInstance, MpsState, Origin,
     Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
 };
+use mpsgate_testing::can_be_leased;
 use mpsgate_testing::programs::Holder;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
@@ -77,6 +78,7 @@ pub(crate) fn starts_detached_with_a_clean_environment(bench: &Bench) {
             || target == card.dirs().log_file().path()
             || target == card.dirs().pipe_dir().with_file_name("daemon.lock")
             || target == Path::new("/dev/null")
+            || target.ends_with("nvidia-cuda-mps-server")
             // From 580 on it looks at the cards.
             || on_a_gpu() && target.to_string_lossy().starts_with("/dev/nvidia")
             || ["socket:", "pipe:", "anon_inode:"]
@@ -85,6 +87,18 @@ pub(crate) fn starts_detached_with_a_clean_environment(bench: &Bench) {
         assert!(known, "inherited {}", target.display());
     }
     assert_eq!(listing(card.dirs().log_file().path().parent().unwrap())["control.log"], "-0640");
+}
+
+pub(crate) fn nobody_leases_its_programs_while_it_lives(bench: &Bench) {
+    need!(bench.with_server());
+    let server = bench.binary.with_file_name("nvidia-cuda-mps-server");
+    wait_for("it can be leased", || can_be_leased(&server));
+    let (card, _daemon) = bench.started();
+    for program in [&bench.binary, &server] {
+        assert!(!can_be_leased(program), "{}", program.display());
+    }
+    card.stop(&bench.spawner(), Duration::ZERO).unwrap();
+    wait_for("it can be leased again", || can_be_leased(&server));
 }
 
 pub(crate) fn adopts_what_runs_and_stops_without_a_trace(bench: &Bench) {
