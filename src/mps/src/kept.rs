@@ -70,8 +70,9 @@ fn open(path: &Path) -> io::Result<File> {
                 path:% = path.display(), hint = "who it is: grep LEASE /proc/locks";
                 "somebody has a lease on a file of NVIDIA's; MPS waits until the kernel ends it"
             );
-            // Waits, and the lease cannot be taken anew meanwhile: to ask again and again could
-            // find it taken each time.
+            // Waits, and has it when the lease ends: to ask again and again could find another
+            // lease each time. An older kernel (5.15) counts who waits only afterwards, and leaves
+            // a moment for one in between, which is waited for as well.
             File::open(path)
         }
         other => other,
