@@ -66,7 +66,8 @@ codes! {
     VisibleDevices = "E_VISIBLE_DEVICES",
     /// NVIDIA's prestart hook would inject a managed card.
     NvidiaHook = "E_NVIDIA_HOOK",
-    /// A device node of a managed card.
+    /// A device node of a managed card, or its files in sysfs by a mount: these are refused with a
+    /// request, and else noted.
     DeviceNode = "E_DEVICE_NODE",
     /// A device-cgroup rule opens managed cards.
     DeviceRule = "E_DEVICE_RULE",
@@ -83,8 +84,9 @@ codes! {
     /// A privileged container: refused with a request; else it loses the nodes of managed cards.
     Privileged = "E_PRIVILEGED",
     /// A request together with a capability by which no limit would hold, as `CAP_SYS_ADMIN` or
-    /// `CAP_BPF`, or with `CAP_SYS_PTRACE` and the pids of the host or of another container.
-    /// SECURITY.md, row 23, has all.
+    /// `CAP_BPF`, or with `CAP_SYS_PTRACE` and the pids of the host or of another container
+    /// (SECURITY.md, row 23, has all); or with a `/proc/sys` that it can write, which reaches as
+    /// far.
     Capability = "E_CAPABILITY",
     /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold
     /// device rules, memory or freezing, a cgroup that is, holds or lies in another grant's, or one

@@ -17,8 +17,8 @@ use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::reach::{is_card, is_privileged, nodes_away};
 use crate::{
-    Caller, claims, ipc, mounts, notes, processes, reach, refusal, schedule, signals, toolkit,
-    users,
+    Caller, claims, ipc, mounts, notes, processes, reach, refusal, schedule, signals, sysctls,
+    toolkit, users,
 };
 
 /// Decides about one container.
@@ -126,6 +126,7 @@ fn with_request(
     }
     let refused = (procfs.as_ref().and_then(|found| found.as_ref().err()).cloned())
         .or_else(|| capability_refusal(input))
+        .or_else(|| sysctls::refuses_request(input))
         .or_else(|| pids.as_ref()?.as_ref().err().cloned())
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
         .or_else(|| shared.err())
@@ -234,6 +235,7 @@ fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<No
         Ok(look_again) => edits.extend(look_again),
         Err(refusal) => return Verdict::Refuse(refusal),
     }
+    notes.extend(sysctls::note(input));
     notes.extend(said);
     notes.extend(warned);
     if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }

@@ -46,6 +46,7 @@ mod settle;
 mod shm;
 mod signals;
 pub mod slurm;
+mod sysctls;
 mod toolkit;
 mod unruled;
 mod users;

@@ -46,6 +46,8 @@ pub struct Glimpse {
     size_of_binds: usize,
     denies_all: bool,
     has_other_rules: bool,
+    /// It is to be noted, and refuses nobody whose document cannot be evaluated.
+    opens_proc_sys: bool,
 }
 
 impl Glimpse {
@@ -71,6 +73,7 @@ impl Glimpse {
             }
             Seen::Rule(rule) => self.denies_all |= rule.denies_all(),
             Seen::OtherRules => self.has_other_rules = true,
+            Seen::OpenProcSys => self.opens_proc_sys = true,
             Seen::Mount(mount) if mount.is_bind() => self.bind(mount.source, mount.destination),
             Seen::Layer { path, destination } => self.bind(path, destination),
             Seen::Root(path) => self.bind(path, ROOT),
@@ -119,6 +122,7 @@ fn words(seen: &Seen<'_>) -> String {
         Seen::Mount(m) => format!("the mount of {} at {}", m.source, m.destination),
         Seen::Layer { path, destination } => format!("the layer {path} at {destination}"),
         Seen::Root(path) => format!("the root {path}"),
+        Seen::OpenProcSys => "a procfs with a writable /proc/sys".to_owned(),
         Seen::Unclear | Seen::OtherRules => {
             "a device, rule or mount that runtimes read differently".to_owned()
         }
@@ -169,7 +173,8 @@ pub fn read(
     let whole = if let Bytes::Whole(bytes) = &bytes { Some(*bytes) } else { None };
     let glimpse = Glimpse::of(bytes, names)?;
     let Facts { mounts, is_open } = facts(&glimpse);
-    if glimpse.found.is_none() && mounts.is_empty() && !is_open {
+    let shows_nothing = glimpse.found.is_none() && !glimpse.opens_proc_sys;
+    if shows_nothing && mounts.is_empty() && !is_open {
         return Ok(Reading::Nothing);
     }
     let parsed = match whole.filter(|bytes| bytes.len() as u64 <= DOCUMENT_MAX) {
@@ -284,6 +289,9 @@ mod tests {
         assert_eq!(is(&[]), "nothing");
         assert_eq!(is(&[TWICE]), "nothing");
         assert_eq!(is(&[RULE]), "clean");
+        let procfs = r#""mounts":[{"destination":"/proc","type":"proc"}]"#;
+        assert_eq!(is(&[procfs]), "clean", "its /proc/sys is open");
+        assert_eq!(is(&[procfs, r#""linux":{"readonlyPaths":["/proc/sys"]}"#]), "nothing");
         assert_eq!(is(&[RULE, TWICE]), "unclean");
         assert_eq!(is(&[RULE, r#""Hooks":{}"#]), "unclean");
         assert!(matches!(reading(&[], mount(MountKind::Ours)), Reading::Clean(_)));
@@ -343,6 +351,8 @@ mod tests {
         }
         assert!(refuses(&[TWICE], mount(MountKind::Ours), &managed, &policy));
         assert!(!refuses(&[TWICE], mount(MountKind::Ancestor), &managed, &policy));
+        let procfs = r#""mounts":[{"destination":"/proc","type":"proc"}]"#;
+        assert!(!refuses(&[procfs, TWICE], plain(), &managed, &policy));
         let open = Facts { is_open: true, ..Facts::default() };
         assert!(refuses(&[TWICE], open, &managed, &policy));
     }

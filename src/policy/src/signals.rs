@@ -61,6 +61,8 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
         Seen::Unclear => true,
         // What it leads to, the caller says.
         Seen::OtherRules | Seen::Layer { .. } | Seen::Root(_) => false,
+        // It stops nobody who asks for nothing.
+        Seen::OpenProcSys => false,
     }
 }
 

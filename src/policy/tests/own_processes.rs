@@ -70,7 +70,8 @@ fn document(namespaces: &[Value], mounts: &[Value]) -> Document {
         "linux": {
             "namespaces": namespaces,
             "uidMappings": [{ "containerID": 0, "hostID": 100_000, "size": 65536 }],
-            "maskedPaths": ["/proc/kcore"]
+            "maskedPaths": ["/proc/kcore"],
+            "readonlyPaths": ["/proc/sys"]
         }
     });
     parse(spec.to_string().as_bytes()).unwrap()

@@ -369,6 +369,7 @@ impl Container {
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
             "linux": {
                 "namespaces": [{"type": "pid"}, {"type": "mount"}],
+                "readonlyPaths": ["/proc/sys"],
                 "cgroupsPath": format!("{}/bench", std::env::var("MG_CGROUP")?),
                 "resources": {"devices": rules}
             }

@@ -27,7 +27,10 @@ pub(crate) fn config_json(data: &[u8]) {
     let mut matters = false;
     let glanced = glance(&mut &*data, &mut |seen| {
         matters |= may_matter(&seen);
-        shown.push(format!("{seen:?}"));
+        // The one that is about several parts.
+        if seen != Seen::OpenProcSys {
+            shown.push(format!("{seen:?}"));
+        }
     });
     let document = match parse(data) {
         Ok(document) => document,

@@ -43,6 +43,8 @@ pub enum Seen<'a> {
     },
     /// `root.path`, which runtimes bind with all mounts below it.
     Root(&'a str),
+    /// A procfs in which nothing covers `/proc/sys` or makes it read-only, as far as a glance tells.
+    OpenProcSys,
     /// A device, rule or mount in which runtimes may read different things.
     Unclear,
     /// The list of rules, or a part on the way to it, stands twice or in another spelling: a
@@ -62,10 +64,18 @@ const NUMBER: usize = 32;
 /// Where the bytes are no JSON object, so that no runtime makes a container of them, or cannot be
 /// read. What was shown until then counts for nothing.
 pub fn glance(from: &mut dyn Read, see: &mut dyn FnMut(Seen<'_>)) -> Result<(), SpecError> {
-    let mut walk = Walk { text: Text::new(from), see, lists: [0; 3], to_rules: [false; 3] };
+    let (lists, to_rules) = ([0; 3], [false; 3]);
+    let (has_procfs, has_another, is_closed) = (false, false, false);
+    let text = Text::new(from);
+    let mut walk = Walk { text, see, lists, to_rules, has_procfs, has_another, is_closed };
     match walk.text.look()? {
         None => return Err(SpecError::Empty),
-        Some(b'{') => walk.members(Place::Root)?,
+        Some(b'{') => {
+            walk.members(Place::Root)?;
+            if walk.has_another || (walk.has_procfs && !walk.is_closed) {
+                (walk.see)(Seen::OpenProcSys);
+            }
+        }
         Some(first) => {
             walk.text.skip()?;
             return Err(SpecError::NotAnObject { found: type_by(first) });
@@ -92,6 +102,12 @@ struct Walk<'r, 's> {
     /// Which parts on the way to the rules have been met: `linux`, its `resources`, their
     /// `devices`.
     to_rules: [bool; 3],
+    /// A procfs at `/proc` has been met.
+    has_procfs: bool,
+    /// And one elsewhere.
+    has_another: bool,
+    /// `/proc/sys` is covered or read-only.
+    is_closed: bool,
 }
 
 impl Walk<'_, '_> {
@@ -123,6 +139,7 @@ impl Walk<'_, '_> {
                 ) => self.members(below)?,
                 (Place::RootFs, Some(b'{')) => self.root()?,
                 (Place::Env, Some(b'[')) => self.variables()?,
+                (Place::Closed, Some(b'[')) if matches!(known, Key::Known(_)) => self.closed()?,
                 (Place::Devices, Some(b'[')) => self.entries(below, 0)?,
                 (Place::Rules, Some(b'[')) => self.entries(below, 1)?,
                 (Place::Mounts, Some(b'[')) => self.entries(below, 2)?,
@@ -161,6 +178,17 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    fn closed(&mut self) -> Result<(), SpecError> {
+        self.text.expect(b'[')?;
+        let mut first = true;
+        while self.text.follows(b']', &mut first)? {
+            if self.text.scalar(NAME)? == Scalar::Text {
+                self.is_closed |= matches!(self.text.kept(), "/proc" | "/proc/sys");
+            }
+        }
+        Ok(())
+    }
+
     fn entries(&mut self, place: Place, list: usize) -> Result<(), SpecError> {
         let again = self.lists.get(list).is_some_and(|lists| *lists > 0);
         if let Some(lists) = self.lists.get_mut(list) {
@@ -174,6 +202,12 @@ impl Walk<'_, '_> {
                 continue;
             }
             let entry = Entry::read(&mut self.text)?;
+            if place == Place::Mounts && entry.is_procfs() {
+                match entry.destination.as_deref() {
+                    Some("/proc") => self.has_procfs = true,
+                    _ => self.has_another = true,
+                }
+            }
             let mut unclear = entry.unclear || (again && entry.has_gaps(place));
             if place == Place::Rules && (entry.unclear || entry.is_spelled) {
                 if !(entry.may_allow || (again && entry.allow.is_none())) {
@@ -325,6 +359,11 @@ impl Entry {
                 shows: if again { Shows::Source } else { self.shows() },
             }),
         })
+    }
+
+    /// Whether a mount is a procfs of its own.
+    fn is_procfs(&self) -> bool {
+        !self.bind && self.kind.as_deref() == Some("proc")
     }
 
     /// What a mount shows.

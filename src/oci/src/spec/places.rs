@@ -15,6 +15,8 @@ pub(super) enum Place {
     User,
     Capabilities,
     Linux,
+    /// Paths that runtimes cover or make read-only.
+    Closed,
     Seccomp,
     Resources,
     Devices,
@@ -79,8 +81,8 @@ const LINUX: &[(&str, Place)] = &[
     ("devices", P::Devices),
     ("seccomp", P::Seccomp),
     ("rootfsPropagation", P::Elsewhere),
-    ("maskedPaths", P::Elsewhere),
-    ("readonlyPaths", P::Elsewhere),
+    ("maskedPaths", P::Closed),
+    ("readonlyPaths", P::Closed),
     ("mountLabel", P::Elsewhere),
 ];
 const RESOURCES: &[(&str, Place)] = &[

@@ -209,6 +209,14 @@ impl<'a> View<'a> {
             .filter_map(Value::as_str)
     }
 
+    /// `linux.maskedPaths` and `linux.readonlyPaths`: what runtimes cover or make read-only when
+    /// all is mounted.
+    pub fn closed_paths(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let view = *self;
+        let lists = ["maskedPaths", "readonlyPaths"].into_iter();
+        lists.flat_map(move |list| view.list(&["linux", list])).filter_map(Value::as_str)
+    }
+
     /// The IPC namespace.
     #[must_use]
     pub fn ipc_namespace(&self) -> Namespace<'a> {
