@@ -37,6 +37,12 @@ pub enum MountKind {
     /// A procfs of the node or a part of one, or a directory above that brings one along: a way to
     /// the processes of the node.
     Processes,
+    /// Files of a managed card in sysfs, by which it is removed, unbound or mapped, or a directory
+    /// that holds them. `read_only`: the mount itself is; what is mounted below it may not be.
+    CardFiles {
+        /// Whether it is.
+        read_only: bool,
+    },
     /// A node of a managed card, or a directory that holds one. Looked for only where no device
     /// cgroup keeps it shut.
     Card,

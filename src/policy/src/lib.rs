@@ -64,7 +64,9 @@ pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
 pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
 pub use meanwhile::{Disturbance, Sight, judge};
-pub use mounts::{HOOK_MOUNTS, holds_ours, mounts_ours, only_looks_again, touches};
+pub use mounts::{
+    HOOK_MOUNTS, holds_ours, mounts_ours, only_looks_again, shows_card_files, touches,
+};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
 pub use overrides::overrides;

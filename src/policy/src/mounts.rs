@@ -12,6 +12,10 @@
 //!  with a request    E_MPS_MOUNT                         E_MPS_MOUNT
 //!  without           noted; E_DEVICE_RULE where no       noted
 //!                    device cgroup keeps GPUs shut
+//!
+//!                    a managed card's files in sysfs
+//!  with a request    E_DEVICE_NODE
+//!  without           noted; a writable one refused under "close"
 //! ```
 //! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and
 //! node agents have it.
@@ -35,6 +39,10 @@ pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
     if let Some((mount, reach)) = cgroups(input.mounts).next() {
         let end = ", so that no limit would hold";
         return Some(refusal("it asks for GPU memory and ", mount, reach, end));
+    }
+    if let Some((mount, _)) = card_files(input.mounts).next() {
+        let end = ", so that no limit would hold";
+        return Some(card_files_refusal("it asks for GPU memory and ", mount, end));
     }
     if let Some(mount) = input.mounts.iter().find(|mount| mount.kind == MountKind::Ancestor) {
         return Some(holds_ours(&mount.source));
@@ -68,6 +76,15 @@ pub fn touches(path: &str) -> Option<MountKind> {
     } else {
         None
     }
+}
+
+/// Whether a directory of a sysfs holds files by which a card is removed, unbound or mapped: those
+/// of its bus and of the bus's drivers, or its own. `cards`: their PCI directories.
+#[must_use]
+pub fn shows_card_files(place: &Path, cards: &[PathBuf]) -> bool {
+    let bus = Path::new("/bus/pci");
+    let of_card = |card: &PathBuf| card.starts_with(place) || place.starts_with(card);
+    bus.starts_with(place) || place.starts_with(bus) || cards.iter().any(of_card)
 }
 
 /// A mount of mpsgate's own, as a sentence.
@@ -130,6 +147,17 @@ pub(crate) fn without_request(
     }
     notes.extend(Note::of_few(Code::Cgroup, &told));
     let mut told = Few::default();
+    for (mount, read_only) in card_files(input.mounts) {
+        if close && !read_only {
+            let end = ", past its device rules; policy.privileged = \"close\" refuses that";
+            return Err(card_files_refusal("it ", mount, end));
+        }
+        told.add(|| {
+            format!("it {}, past its device rules (SECURITY.md, row 33a)", with_card_files(mount))
+        });
+    }
+    notes.extend(Note::of_few(Code::DeviceNode, &told));
+    let mut told = Few::default();
     for mount in unknown(input.view) {
         told.add(|| format!("it {} (SECURITY.md, row 19)", not_looked_into(&mount)));
     }
@@ -145,6 +173,24 @@ fn cgroups(mounts: &[MountFact]) -> impl Iterator<Item = (&MountFact, Reach)> {
         MountKind::Cgroups(reach) => Some((mount, reach)),
         _ => None,
     })
+}
+
+fn card_files(mounts: &[MountFact]) -> impl Iterator<Item = (&MountFact, bool)> {
+    mounts.iter().filter_map(|mount| match mount.kind {
+        MountKind::CardFiles { read_only } => Some((mount, read_only)),
+        _ => None,
+    })
+}
+
+fn with_card_files(mount: &MountFact) -> String {
+    let source = printable::value(&mount.source);
+    format!("mounts {source}, which holds files of GPUs in sysfs")
+}
+
+fn card_files_refusal(begin: &str, mount: &MountFact, end: &str) -> Refusal {
+    let hint = "mount what it needs of sysfs (docker run -v /sys/class/net:…, hostPath: /sys/devices/system/node), or \
+                leave the mount out: a container has a read-only /sys of its own";
+    Refusal::new(Code::DeviceNode, format!("{begin}{}{end}", with_card_files(mount)), hint)
 }
 
 fn found(mount: &MountFact, reach: Reach) -> String {
@@ -193,6 +239,36 @@ fn look_again() -> Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cards_files_are_its_own_those_above_and_the_buss() {
+        let cards = [PathBuf::from("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")];
+        for (place, is) in [
+            ("/", true),
+            ("/bus", true),
+            ("/bus/pci", true),
+            ("/bus/pci/drivers/nvidia", true),
+            ("/bus/pci/slots", true),
+            ("/devices", true),
+            ("/devices/pci0000:3a", true),
+            ("/devices/pci0000:3a/0000:3a:00.0", true),
+            ("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", true),
+            ("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/drm/card0", true),
+            ("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", false),
+            ("/devices/pci0000:3a/0000:3a:01.0", false),
+            ("/devices/pci0000:3a/0000:3a:00.0/0000:3b", false),
+            ("/devices/system/node", false),
+            ("/bus/usb", false),
+            ("/bus/pci_express", false),
+            ("/class/net", false),
+            ("/fs/bpf", false),
+            ("/kernel", false),
+        ] {
+            assert_eq!(shows_card_files(Path::new(place), &cards), is, "{place}");
+        }
+        assert!(!shows_card_files(Path::new("/devices"), &[]));
+        assert!(shows_card_files(Path::new("/bus/pci/rescan"), &[]));
+    }
 
     #[test]
     fn mpsgates_directories_are_known_by_name_with_what_is_above_them() {

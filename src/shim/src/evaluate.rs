@@ -42,6 +42,7 @@ impl Evaluation {
             true => Unruled::NoCgroup,
             false => unruled(runtime.as_deref()),
         };
+        mounts.extend(mounts::info::cards::facts(view, bundle, &node));
         if no_cgroup {
             mounts.extend(card_mounts::of(view, bundle, &node));
         }

@@ -15,7 +15,7 @@ use mpsgate_host::exchange::Exchange;
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{MountFact, MountKind, ROOT, Reach};
 use nix::sys::statfs::{
-    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, statfs,
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, SYSFS_MAGIC, statfs,
 };
 
 use self::info::{Layer, Line, WRITABLE_CONTROLLERS};
@@ -44,6 +44,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
             let found = inode(path);
             look.of_source(path, found, is_root)
                 .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
+                .or_else(|| look.card_files(path))
                 .or_else(|| look.can_exchange(path, mount.destination))
         })?;
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
@@ -303,6 +304,15 @@ impl Look {
     /// Whether a bind shows the node's processes.
     fn shows_processes(&mut self, path: &Path, mount: &MountEntry<'_>) -> bool {
         info::processes::are_shown(path, mount.is_recursive(), || self.mounted())
+    }
+
+    /// Whether a source shows files of a GPU in sysfs, be it managed or not. What brings a sysfs
+    /// along matters with a request alone.
+    fn card_files(&mut self, path: &Path) -> Option<MountKind> {
+        let any = || info::cards::of_gpus(|_| true);
+        let shows =
+            is_on(path, SYSFS_MAGIC) && info::cards::are_shown(path, false, any, || self.mounted());
+        shows.then_some(MountKind::CardFiles { read_only: false })
     }
 
     fn mounted(&mut self) -> &[Line] {

@@ -8,11 +8,13 @@ use mpsgate_config::{Switch, Trust, find_runtime};
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{
     Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Shm, ShmMount, Unruled, names_processes,
-    touches,
+    shows_card_files, touches,
 };
 
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where a sysfs is mounted.
+const SYSFS: &str = "/sys";
 
 /// The node of a snapshot; without one, a node whose every card is managed.
 pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -> Node {
@@ -96,12 +98,14 @@ pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
         let name = path.to_string_lossy();
         let shows = names_processes(&name, mount.is_recursive());
         let processes = shows.then_some(MountKind::Processes);
-        facts.extend(touches(&name).into_iter().chain(reach).chain(processes).map(|kind| {
-            MountFact {
-                source: mount.source.to_owned(),
-                destination: mount.destination.to_owned(),
-                kind,
-            }
+        let shows = card_files(&path, mount.is_recursive());
+        let read_only = mount.read_only() != ReadOnly::No;
+        let files = shows.then_some(MountKind::CardFiles { read_only });
+        let kinds = touches(&name).into_iter().chain(reach).chain(processes).chain(files);
+        facts.extend(kinds.map(|kind| MountFact {
+            source: mount.source.to_owned(),
+            destination: mount.destination.to_owned(),
+            kind,
         }));
     }
     facts
@@ -148,6 +152,14 @@ fn cgroups(path: &Path, mount: &MountEntry<'_>) -> Option<Reach> {
         ReadOnly::Top => Some(Reach::BelowReadOnly),
         ReadOnly::No => Some(Reach::Below),
     }
+}
+
+/// Whether a bind shows files of cards in sysfs, by path. Where on the bus the cards are is not
+/// known here: all of `/sys/devices` has them.
+fn card_files(path: &Path, with_below: bool) -> bool {
+    let devices = [PathBuf::from("/devices/card")];
+    let shows = |place: &Path| shows_card_files(&Path::new("/").join(place), &devices);
+    path.strip_prefix(SYSFS).map_or_else(|_| with_below && path == Path::new("/"), shows)
 }
 
 /// Without `.`, `..` and the link that every distribution has at `/var/run`.

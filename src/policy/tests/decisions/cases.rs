@@ -184,6 +184,14 @@ pub(crate) fn asking(mut spec: Value) -> Value {
     spec
 }
 
+/// A procfs of its own, in which these paths are read-only.
+fn procfs(read_only: &[&str]) -> Value {
+    json!({
+        "mounts": [{ "destination": "/proc", "type": "proc", "source": "proc" }],
+        "linux": { "readonlyPaths": read_only }
+    })
+}
+
 pub(crate) fn annotation(name: &str, value: &str) -> Value {
     json!({ "annotations": { name: value } })
 }
@@ -715,6 +723,45 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a privileged container with the node's cgroups, closed", privileged())
             .policy(|p| p.privileged = Privileged::Close)
             .mount("/sys/fs/cgroup", "/x", MountKind::Cgroups(Reach::Itself)),
+        // a card's files in sysfs
+        case("a card's files in sysfs with a request", asking(json!({}))).mount(
+            "/sys/bus/pci",
+            "/x",
+            MountKind::CardFiles { read_only: true },
+        ),
+        case("a card's files in sysfs, which can be written, with a request", asking(json!({})))
+            .mount("/sys/devices", "/x", MountKind::CardFiles { read_only: false }),
+        case("a card's files in sysfs", json!({})).mount(
+            "/sys/bus",
+            "/x",
+            MountKind::CardFiles { read_only: false },
+        ),
+        case("a card's files in sysfs, closed", json!({}))
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/sys/bus", "/x", MountKind::CardFiles { read_only: false }),
+        case("a card's files in sysfs for a node's agent, closed", json!({}))
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/sys", "/x", MountKind::CardFiles { read_only: true }),
+        case(
+            "a card's files in sysfs for a container that may mount, closed",
+            bounding(&["CAP_SYS_ADMIN"]),
+        )
+        .policy(|p| p.privileged = Privileged::Close)
+        .mount("/sys/bus", "/x", MountKind::CardFiles { read_only: false }),
+        // a procfs without what engines make read-only in it
+        case("an open /proc/sys with a request", asking(procfs(&["/proc/kcore"]))),
+        case("a read-only /proc/sys with a request", asking(procfs(&["/proc/sys"]))),
+        case("an open /proc/sys with a request in a user namespace", {
+            let mut spec = in_user_namespace(1000, &[]);
+            spec["mounts"] = procfs(&[])["mounts"].clone();
+            asking(spec)
+        }),
+        case("an open /proc/sys", procfs(&[])),
+        case("an open /proc/sys for a container that may mount", {
+            let mut spec = procfs(&[]);
+            spec["process"] = bounding(&["CAP_SYS_ADMIN"])["process"].clone();
+            spec
+        }),
         case("a home directory", json!({})).mount("/home/u/x", "/x", MountKind::Exchangeable),
         Case { action: Action::Restore, ..case("a home directory, restored", json!({})) }.mount(
             "/home/u/x",

@@ -20,6 +20,7 @@ use crate::facts::{Inode, inode};
 use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
 use crate::mounts::{ENTRIES_MAX, OURS, walk, with_layer};
 
+const ONLY_ROOTS: &str = "mount from a path that only root can change, or leave the mount out";
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
 
@@ -138,6 +139,16 @@ impl Mounts {
                 return Err(exchanged(line));
             }
         }
+        if let Some(line) = info::cards::of_node(&self.new) {
+            return Err(Refusal::new(
+                Code::DeviceNode,
+                format!(
+                    "what stands at {} holds files of GPUs in sysfs, which its source did not show when it was looked at",
+                    line.point.display()
+                ),
+                ONLY_ROOTS,
+            ));
+        }
         // Ours, and what holds them.
         self.check_overlays(|_| true)?;
         self.check_cgroups(state, pid)
@@ -164,7 +175,7 @@ impl Mounts {
                     "its mount at {} lets it write the node's cgroups, which its spec did not show",
                     line.point.display()
                 ),
-                "mount from a path that only root can change, or leave the mount out",
+                ONLY_ROOTS,
             )),
         }
     }

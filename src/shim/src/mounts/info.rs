@@ -13,6 +13,7 @@ use mpsgate_oci::spec::Layers;
 use nix::fcntl::OFlag;
 use nix::sys::stat::makedev;
 
+pub(crate) mod cards;
 pub(crate) mod processes;
 
 /// Controllers by which a container gets out of its device rules or its grant, or holds others up.

@@ -1,0 +1,198 @@
+//! Which mounts show a GPU's files in sysfs, under whatever name: by them it is removed, unbound or
+//! mapped, and no device cgroup is asked. Nothing of it is read where no source is on a sysfs or
+//! brings one along.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use mpsgate_oci::spec::{MountEntry, ReadOnly, View};
+use mpsgate_policy::{MountFact, MountKind, Node, shows_card_files};
+use nix::sys::statfs::SYSFS_MAGIC;
+
+use super::{Line, joined, mount_of};
+use crate::facts::node_of_daemon;
+use crate::mounts::{candidates, is_on, layer_candidates};
+
+/// A directory for each GPU that the driver has, by its address on the bus.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+const DEVICES: &str = "/sys/bus/pci/devices";
+const SYSFS: &str = "/sys";
+
+/// The PCI directories of GPUs, as paths in a sysfs. `counts` tells of a minor; a GPU whose minor
+/// is not known counts.
+pub(crate) fn of_gpus(counts: impl Fn(u32) -> bool) -> Vec<PathBuf> {
+    let minor = |gpu: &Path| -> Option<u32> {
+        let text = mpsgate_host::procfs::text(gpu.join("information")).ok()?;
+        let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+        minor.trim().parse().ok()
+    };
+    let gpus = std::fs::read_dir(GPUS).into_iter().flatten().flatten();
+    let gpus = gpus.filter(|gpu| minor(&gpu.path()).is_none_or(&counts));
+    gpus.filter_map(|gpu| {
+        let place = Path::new(DEVICES).join(gpu.file_name()).canonicalize().ok()?;
+        Some(Path::new("/").join(place.strip_prefix(SYSFS).ok()?))
+    })
+    .collect()
+}
+
+/// Whether a bind of a path shows such files: as the path itself or, `with_below`, by a sysfs that
+/// is mounted below it. Of a file its directory counts. `own`: our mounts.
+pub(crate) fn are_shown<'a>(
+    path: &Path,
+    with_below: bool,
+    gpus: impl FnOnce() -> Vec<PathBuf>,
+    own: impl FnOnce() -> &'a [Line],
+) -> bool {
+    if is_on(path, SYSFS_MAGIC) {
+        // What is not found among our mounts may be any of it.
+        let Some((line, place)) = mount_of(path, own()) else { return true };
+        let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
+        let mut shown = joined(&line.root, rest);
+        if !path.is_dir() {
+            shown.pop();
+        }
+        return shows_card_files(&shown, &gpus());
+    }
+    if !with_below || !path.is_dir() {
+        return false;
+    }
+    let Ok(place) = path.canonicalize() else { return false };
+    let is_below = |line: &&Line| is_sysfs(line) && line.point.starts_with(&place);
+    let below: Vec<&Line> = own().iter().filter(is_below).collect();
+    if below.is_empty() {
+        return false;
+    }
+    let gpus = gpus();
+    below.iter().any(|line| shows_card_files(&line.root, &gpus))
+}
+
+/// The mounts of a container that show files of managed cards.
+pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
+    let lines: OnceCell<Vec<Line>> = OnceCell::new();
+    let own = || lines.get_or_init(|| super::of("self").unwrap_or_default()).as_slice();
+    let managed = || of_gpus(|minor| node.manages_minor(minor));
+    let root = view.root().map(|root| root.source);
+    let fact = |mount: MountEntry<'_>| {
+        let is_bind = mount.is_bind() && !mount.source.is_empty();
+        let sources = if is_bind { candidates(mount.source, bundle) } else { Vec::new() };
+        let layers = mount.layers();
+        let layers = layers.iter().flat_map(|layer| layer_candidates(layer, bundle, root));
+        let with_below = is_bind && mount.is_recursive();
+        let mut shown = sources.into_iter().chain(layers);
+        let found = shown.find(|path| are_shown(path, with_below, managed, own))?;
+        let source =
+            if is_bind { mount.source.to_owned() } else { found.to_string_lossy().into_owned() };
+        // Through an overlay nothing of it is written.
+        let read_only = !is_bind || mount.read_only() != ReadOnly::No;
+        let (destination, kind) =
+            (mount.destination.to_owned(), MountKind::CardFiles { read_only });
+        Some(MountFact { source, destination, kind })
+    };
+    view.mount_entries().chain(view.root()).filter_map(fact).collect()
+}
+
+/// Of a container's new mounts one that shows files of a managed card. All of a sysfs is left out:
+/// engines mount one at `/sys`, which is the node's own where the container has its network.
+pub(crate) fn of_node(new: &[Line]) -> Option<&Line> {
+    let is_part = |line: &&Line| is_sysfs(line) && line.root != Path::new("/");
+    let mut parts = new.iter().filter(is_part).peekable();
+    parts.peek()?;
+    let node = node_of_daemon();
+    let gpus = of_gpus(|minor| node.as_ref().is_none_or(|node| node.manages_minor(minor)));
+    parts.find(|line| shows_card_files(&line.root, &gpus))
+}
+
+fn is_sysfs(line: &Line) -> bool {
+    line.fs_type == "sysfs"
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_of_a_card_are_found_under_every_name_and_above_and_no_other_files_are() {
+        let online = Path::new("/sys/devices/system/cpu/online");
+        if !is_on(Path::new(SYSFS), SYSFS_MAGIC) || !online.exists() {
+            mpsgate_testing::skip!("needs a sysfs");
+        }
+        let own = super::super::of("self").unwrap();
+        // As if a card were there.
+        let gpus = || vec![PathBuf::from("/devices/system/cpu/cpu0")];
+        let shown = |path: &Path, with_below| are_shown(path, with_below, gpus, || &own);
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/sys/devices", &link).unwrap();
+        for path in [
+            "/sys",
+            "/sys/",
+            "/sys/devices",
+            "/sys/devices/system/cpu/cpu0",
+            "/sys/devices/system/cpu/online",
+            "/proc/self/root/sys/devices/system",
+            link.to_str().unwrap(),
+        ] {
+            let path = Path::new(path);
+            assert!(shown(path, false) && shown(path, true), "{path:?}");
+        }
+        assert!(shown(Path::new("/"), true) && !shown(Path::new("/"), false));
+        for path in ["/sys/class", "/sys/kernel", "/sys/devices/virtual", "/proc", "/no/such"] {
+            let path = Path::new(path);
+            assert!(!shown(path, false) && !shown(path, true), "{path:?}");
+        }
+        assert!(!shown(dir.path(), true));
+    }
+
+    #[test]
+    fn a_sysfs_comes_along_with_what_is_above_it_by_what_it_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        for (root, is) in [("/", true), ("/bus/pci/drivers", true), ("/class/net", false)] {
+            let text = format!("9 8 0:5 {root} {}/a/sys rw - sysfs sysfs rw", place.display());
+            let own = vec![Line::parse(&text).unwrap()];
+            let shown = |with_below| are_shown(&place, with_below, Vec::new, || &own);
+            assert_eq!((shown(true), shown(false)), (is, false), "{root}");
+        }
+    }
+
+    #[test]
+    fn a_fact_says_whether_the_mount_itself_is_read_only() {
+        if !is_on(Path::new(SYSFS), SYSFS_MAGIC) {
+            mpsgate_testing::skip!("needs a sysfs");
+        }
+        let kinds = |mount: serde_json::Value| -> Vec<MountKind> {
+            let spec = json!({ "mounts": [mount] });
+            let facts = facts(View::new(&spec), Path::new("/"), &Node::unknown());
+            facts.into_iter().map(|fact| fact.kind).collect()
+        };
+        for (options, read_only) in [
+            (json!(["bind"]), false),
+            (json!(["rbind"]), false),
+            (json!(["bind", "ro"]), true),
+            (json!(["rbind", "ro"]), true),
+        ] {
+            let mount = json!({ "destination": "/x", "source": "/sys", "options": options });
+            assert_eq!(kinds(mount), [MountKind::CardFiles { read_only }], "{options}");
+        }
+        for other in [
+            json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"] }),
+            json!({ "destination": "/x", "type": "bind", "source": "/sys/kernel" }),
+            json!({ "destination": "/x", "type": "tmpfs", "source": "/sys" }),
+        ] {
+            assert_eq!(kinds(other.clone()), [], "{other}");
+        }
+    }
+
+    #[test]
+    fn of_a_containers_own_mounts_a_part_of_a_sysfs_counts_and_all_of_one_does_not() {
+        let found = |line: &str| of_node(&[Line::parse(line).unwrap()]).is_some();
+        assert!(found("9 8 0:5 /bus/pci /b/rootfs/x rw - sysfs sysfs rw"));
+        assert!(found("9 8 0:5 /bus/pci/drivers/nvidia /b/rootfs/x ro - sysfs sysfs rw"));
+        assert!(!found("9 8 0:5 / /b/rootfs/sys ro - sysfs sysfs ro"));
+        assert!(!found("9 8 0:5 /class/net /b/rootfs/x rw - sysfs sysfs rw"));
+        assert!(!found("9 8 0:5 /bus/pci /b/rootfs/x rw - tmpfs tmpfs rw"));
+    }
+}
