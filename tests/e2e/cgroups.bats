@@ -69,7 +69,7 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
   delete own
   granted plain 1Gi --jq "$(bind /etc/hostname bind ro)"
   delete plain
-  granted sys 1Gi --jq "$(bind /sys bind)"
+  granted sys 1Gi --jq "$(bind /sys/fs bind)"
   delete sys
   # As Podman's --systemd has it on v1.
   if [[ -d /sys/fs/cgroup/systemd ]]; then
@@ -104,9 +104,11 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
   node_anew '/^\[mps\]/i [policy]\nprivileged = "close"'
   refused bad E_CGROUP --jq "$(bind /sys/fs/cgroup rbind rw)"
   refused bad E_CGROUP --jq "$(bind /sys rbind rw)"
+  [[ ! -d /sys/bus/pci ]] || refused bad E_DEVICE_NODE --jq "$(bind /sys/bus bind)"
   # Agents that look at the node have it so.
   allowed agent --jq "$(bind / rbind ro rslave)"
   allowed read --jq "$(bind /sys/fs/cgroup/devices bind ro)"
+  allowed read --jq "$(bind /sys/bus bind ro)"
   allowed driver --caps-all --jq "$(bind /sys/fs/cgroup rbind rw)"
 }
 

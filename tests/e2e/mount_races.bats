@@ -177,6 +177,12 @@ overlay() {
   vetoed flipped E_CGROUP --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
 }
 
+@test "a directory that becomes a link to GPUs' files in sysfs is not mounted with a grant" {
+  [[ -d /sys/bus/pci && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
+  exchanged /sys/bus/pci
+  vetoed flipped E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
+}
+
 @test "a directory that becomes a link to one that holds mpsgate's own is not mounted with a grant" {
   local target
   for target in /run /var/lib; do

@@ -200,6 +200,41 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
 }
 
 # bats test_tags=runtime
+@test "row 33a: a GPU's files in sysfs are refused with a request by any mount, and noted without; other parts of sysfs are allowed" {
+  [[ -d /sys/bus/pci/drivers && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
+  local source
+  ln -sfn /sys/bus "$MG/alias"
+  for source in /sys/bus /sys/bus/pci /sys/bus/pci/drivers /sys/bus/pci/rescan "$MG/alias" /proc/1/root/sys/bus/pci; do
+    [[ -e $source ]] || continue
+    refused x E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source")"
+    refused x E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source") | .mounts[-1].options = [\"bind\", \"ro\"]"
+  done
+  # All of it, without what is mounted below.
+  refused x E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound /sys) | .mounts[-1].options = [\"bind\"]"
+  assert_contains "what, and what to do" "$stderr" "mounts /sys, which holds files of GPUs" "mount what it needs"
+  rm "$MG/alias"
+  allowed y --jq "$(bound /sys/bus)"
+  noted() { grep -q "it mounts /sys/bus, which holds files of GPUs in sysfs.*row 33a" "$MG/log/mpsgated.log"; }
+  wait_for 10 "the note" noted
+  for source in /sys/devices/system/node /sys/devices/system/cpu /sys/class/net /sys/fs/bpf; do
+    [[ -e $source ]] || continue
+    allowed z --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source")"
+  done
+}
+
+# bats test_tags=runtime
+@test "row 33b: a procfs without readonlyPaths is refused with a request, and noted without; one with /proc/sys read-only is allowed" {
+  local open='.linux.readonlyPaths = [] | .linux.maskedPaths = []'
+  refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq "$open"
+  assert_contains "what, and what to do" "$stderr" "may write /proc/sys" "systempaths=unconfined"
+  refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq '.linux.readonlyPaths -= ["/proc/sys"]'
+  allowed y --jq "$open"
+  noted() { grep -q "it may write /proc/sys.*row 33b" "$MG/log/mpsgated.log"; }
+  wait_for 10 "the note" noted
+  allowed z --ann mpsgate.io/gpu-mem=1Gi --jq '.linux.readonlyPaths = ["/proc/sys"] | .linux.maskedPaths = []'
+}
+
+# bats test_tags=runtime
 @test "annotations that make the runtime open devices or files" {
   refused x E_ANNOTATION --ann "org.systemd.property.DeviceAllow=[('/dev/nvidia0', 'rw')]"
   refused x E_ANNOTATION --ann run.oci.hooks.stdout=/etc/shadow --ann mpsgate.io/gpu-mem=1Gi

@@ -59,10 +59,8 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
                 || (m.is_bind() && notes::reaches_engine(m.source))
         }
         Seen::Unclear => true,
-        // What it leads to, the caller says.
-        Seen::OtherRules | Seen::Layer { .. } | Seen::Root(_) => false,
-        // It stops nobody who asks for nothing.
-        Seen::OpenProcSys => false,
+        // What it leads to, the caller says; the last stops nobody who asks for nothing.
+        Seen::OtherRules | Seen::Layer { .. } | Seen::Root(_) | Seen::OpenProcSys => false,
     }
 }
 

@@ -43,7 +43,7 @@ pub enum Seen<'a> {
     },
     /// `root.path`, which runtimes bind with all mounts below it.
     Root(&'a str),
-    /// A procfs in which nothing covers `/proc/sys` or makes it read-only, as far as a glance tells.
+    /// A procfs in which nothing covers `/proc/sys` or makes it read-only, as far as is seen.
     OpenProcSys,
     /// A device, rule or mount in which runtimes may read different things.
     Unclear,
