@@ -203,10 +203,9 @@ impl Walk<'_, '_> {
             }
             let entry = Entry::read(&mut self.text)?;
             if place == Place::Mounts && entry.is_procfs() {
-                match entry.destination.as_deref() {
-                    Some("/proc") => self.has_procfs = true,
-                    _ => self.has_another = true,
-                }
+                let is_usual = entry.destination.as_deref() == Some("/proc");
+                self.has_procfs |= is_usual;
+                self.has_another |= !is_usual;
             }
             let mut unclear = entry.unclear || (again && entry.has_gaps(place));
             if place == Place::Rules && (entry.unclear || entry.is_spelled) {

@@ -17,6 +17,8 @@ use crate::mounts::{candidates, is_on, layer_candidates};
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 const DEVICES: &str = "/sys/bus/pci/devices";
 const SYSFS: &str = "/sys";
+/// Its type.
+const KIND: &str = "sysfs";
 
 /// The PCI directories of GPUs, as paths in a sysfs. `counts` tells of a minor; a GPU whose minor
 /// is not known counts.
@@ -66,12 +68,14 @@ pub(crate) fn are_shown<'a>(
     below.iter().any(|line| shows_card_files(&line.root, &gpus))
 }
 
-/// The mounts of a container that show files of managed cards.
+/// The mounts of a container that show files of managed cards: a sysfs of its own, too, where it is
+/// writable. Who may mount makes it so by itself.
 pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     let lines: OnceCell<Vec<Line>> = OnceCell::new();
     let own = || lines.get_or_init(|| super::of("self").unwrap_or_default()).as_slice();
     let managed = || of_gpus(|minor| node.manages_minor(minor));
     let root = view.root().map(|root| root.source);
+    let may_mount = view.may_gain("CAP_SYS_ADMIN");
     let fact = |mount: MountEntry<'_>| {
         let is_bind = mount.is_bind() && !mount.source.is_empty();
         let sources = if is_bind { candidates(mount.source, bundle) } else { Vec::new() };
@@ -79,14 +83,18 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact
         let layers = layers.iter().flat_map(|layer| layer_candidates(layer, bundle, root));
         let with_below = is_bind && mount.is_recursive();
         let mut shown = sources.into_iter().chain(layers);
-        let found = shown.find(|path| are_shown(path, with_below, managed, own))?;
-        let source =
-            if is_bind { mount.source.to_owned() } else { found.to_string_lossy().into_owned() };
+        let found = shown.find(|path| are_shown(path, with_below, managed, own));
+        let is_writable = mount.read_only() == ReadOnly::No;
+        let is_own = !mount.is_bind() && mount.kind == KIND && is_writable && !may_mount;
+        let source = match found {
+            Some(path) if !is_bind => path.to_string_lossy().into_owned(),
+            None if !is_own => return None,
+            _ => mount.source.to_owned(),
+        };
         // Through an overlay nothing of it is written.
-        let read_only = !is_bind || mount.read_only() != ReadOnly::No;
-        let (destination, kind) =
-            (mount.destination.to_owned(), MountKind::CardFiles { read_only });
-        Some(MountFact { source, destination, kind })
+        let writes = is_own || (is_bind && is_writable);
+        let kind = MountKind::CardFiles { read_only: !writes };
+        Some(MountFact { source, destination: mount.destination.to_owned(), kind })
     };
     view.mount_entries().chain(view.root()).filter_map(fact).collect()
 }
@@ -103,7 +111,7 @@ pub(crate) fn of_node(new: &[Line]) -> Option<&Line> {
 }
 
 fn is_sysfs(line: &Line) -> bool {
-    line.fs_type == "sysfs"
+    line.fs_type == KIND
 }
 
 #[cfg(test)]
@@ -177,6 +185,8 @@ mod tests {
             let mount = json!({ "destination": "/x", "source": "/sys", "options": options });
             assert_eq!(kinds(mount), [MountKind::CardFiles { read_only }], "{options}");
         }
+        let own = json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs" });
+        assert_eq!(kinds(own), [MountKind::CardFiles { read_only: false }], "a writable one");
         for other in [
             json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"] }),
             json!({ "destination": "/x", "type": "bind", "source": "/sys/kernel" }),
