@@ -148,9 +148,9 @@ impl Holders {
                 Some(had) => rest.map(|rest| rest.min(had)),
                 None => rest,
             };
-            // What nobody knows of one that has ended is not found out any more, but where nothing is
-            // listed it has left nothing. And of one that cannot be read nobody knows whether it is
-            // the one that has the pid.
+            // What nobody knows of one that has ended is not found out any more, but where nothing
+            // is listed it has left nothing. And of one that cannot be read nobody knows whether it
+            // is the one that has the pid.
             let is_found = if is_followed {
                 its == Some(0) || had.is_some() && its.is_some()
             } else {

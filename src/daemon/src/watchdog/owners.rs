@@ -31,7 +31,7 @@ pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
     /// By card.
     holders: BTreeMap<GpuUuid, Holders>,
-    /// When NVML last told of each card.
+    /// When NVML last told of each card, or, before it did, when its holders began to be known.
     looked: BTreeMap<GpuUuid, Instant>,
     record: Record,
     /// Read when the first process of a round asks for them.
@@ -68,10 +68,11 @@ pub(super) struct Users {
 impl Owners {
     /// With what an mpsgated before this one knew.
     pub(super) fn open(record: PathBuf) -> Self {
-        let (record, holders) = Record::open(record);
-        let is_recent = record.age().is_some_and(|age| age <= LAPSE);
-        let looked = holders.keys().filter(|_| is_recent);
-        let looked = looked.map(|card| (card.clone(), Instant::now())).collect();
+        let (record, mut holders) = Record::open(record);
+        if record.age().is_none_or(|age| age > LAPSE) {
+            holders.values_mut().for_each(|holders| holders.lapse(process::is_alive));
+        }
+        let looked = holders.keys().map(|card| (card.clone(), Instant::now())).collect();
         Self { holders, looked, record, ..Self::default() }
     }
 
@@ -89,6 +90,7 @@ impl Owners {
         grant: GrantKey,
         lives: impl Fn(&GrantKey) -> bool,
     ) {
+        self.looked.entry(card.clone()).or_insert_with(Instant::now);
         self.holders.entry(card).or_default().hand_over(client, grant, lives);
     }
 
@@ -105,7 +107,7 @@ impl Owners {
     /// After them: forgets who is on no card any more.
     pub(super) fn end(&mut self) {
         for (card, holders) in &mut self.holders {
-            lapse(holders, self.looked.get(card));
+            lapse(holders, self.looked.get(card).copied());
         }
         self.record.keep(&self.holders);
         let round = self.round;
@@ -124,7 +126,7 @@ impl Owners {
         mut is_server: impl FnMut(u32) -> bool,
     ) -> Users {
         let mut holders = self.holders.remove(card).unwrap_or_default();
-        lapse(&mut holders, self.looked.get(card));
+        lapse(&mut holders, self.looked.get(card).copied());
         self.looked.insert(card.clone(), Instant::now());
         let lives = |key: &GrantKey| limits.iter().any(|limit| limit.key == *key);
         let mut users = Users::default();
@@ -181,8 +183,8 @@ impl Owners {
 }
 
 /// Where the last look at their card was too long ago.
-fn lapse(holders: &mut Holders, looked: Option<&Instant>) {
-    if looked.is_none_or(|looked| looked.elapsed() > LAPSE) {
+fn lapse(holders: &mut Holders, looked: Option<Instant>) {
+    if looked.is_some_and(|looked| looked.elapsed() > LAPSE) {
         holders.lapse(process::is_alive);
     }
 }
