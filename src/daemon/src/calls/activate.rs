@@ -158,3 +158,79 @@ fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
         Err(error) => Err(wrong(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::future::poll_fn;
+    use std::path::Path;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use mpsgate_config::{Config, Supervisor};
+    use mpsgate_host::cgroup::{CgroupId, is_unified, of_devices, text_of};
+    use mpsgate_model::ledger::State;
+    use mpsgate_model::ledger_file::LedgerFile;
+    use mpsgate_mps::MpsDirectories;
+    use mpsgate_node::Node;
+    use mpsgate_testing::need;
+    use tokio::net::UnixStream;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::fixture::{ALL, HOLDER, call, node};
+    use crate::line::Speaker;
+    use crate::settings::Settings;
+    use crate::{Paths, directories};
+
+    /// One that runs no task, and asks no driver.
+    fn daemon(root: &Path, node: Node) -> Arc<Daemon> {
+        let paths = Paths::below(root);
+        directories::make(&paths).unwrap();
+        let (file, _) = LedgerFile::open(&paths.ledger()).unwrap();
+        let mut config = Config::default();
+        config.mps.supervisor = Supervisor::Holder;
+        let ((tasks, _), (limits, _)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        Arc::new(Daemon::new(paths, Settings::new(config, None), node, file, tasks, limits))
+    }
+
+    /// That of this very process, which is the container's init here.
+    fn own_cgroup() -> Result<CgroupId, &'static str> {
+        let text = text_of(std::process::id());
+        let directory = text.and_then(|text| of_devices(&text, is_unified()));
+        directory.and_then(|directory| CgroupId::of(&directory)).ok_or("needs a cgroup hierarchy")
+    }
+
+    /// Its grant's end has closed it by then, and the gate is told of it once more.
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_door_of_a_container_that_ends_before_it_is_admitted_is_closed_again() {
+        let cgroup = need!(own_cgroup());
+        let root = tempfile::tempdir().unwrap();
+        let mut node = node();
+        node.cards[0].serverless = true;
+        let reserved = node.reserve(&call("web", 2), None, HOLDER, &ALL, 0, &mut Vec::new());
+        let grant = reserved.unwrap().grant;
+        assert!(grant.has_door());
+        let daemon = daemon(root.path(), node);
+        let dirs = MpsDirectories::new(&daemon.paths.mps(), grant.cards[0].minor).unwrap();
+        dirs.create().unwrap();
+        let pid = std::process::id();
+        let call = Activate { key: grant.key, pid, cgroup: Some(cgroup), grant: None };
+        let (pid, speaker) = (Some(pid), Speaker::Root);
+        let caller = Caller { speaker, pid, fd: None, user: None, name: None };
+        let (stream, _hook) = UnixStream::pair().unwrap();
+        let mut line = Line { stream };
+        let mut activating = pin!(activate(&daemon, &mut line, caller, &call));
+        // It waits for the ledger's file: others have their turn.
+        let waits = poll_fn(|context| Poll::Ready(activating.as_mut().poll(context).is_pending()));
+        assert!(waits.await);
+        let ended = daemon.change(|node, effects| node.release(&call.key, "ended", effects));
+        assert!(matches!(ended.unwrap().state, State::Active { .. }));
+        let answer = activating.await;
+        let left = dirs.doors().unwrap();
+        assert!(left.is_empty(), "{left:?}");
+        let refusal = answer.unwrap_err();
+        assert_eq!(refusal.code, Code::NoReservation);
+        assert!(refusal.sentence.contains("has ended while its door"), "{refusal:?}");
+    }
+}
