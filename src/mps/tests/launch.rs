@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use mpsgate_mps::MpsDirectories;
 use mpsgate_testing::programs::mpsgated;
 use mpsgate_testing::{can_be_leased, need, root, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// The directories of card 0, in a directory of their own.
 struct Stage {
@@ -56,6 +58,23 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// The file with the pid of what a program has started and outlives it: ends with the test, too.
+struct LeftBehind(PathBuf);
+
+impl LeftBehind {
+    fn pid(&self) -> Option<i32> {
+        fs::read_to_string(&self.0).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
 }
 
@@ -208,17 +227,17 @@ fn thousands_of_mounts_are_no_hindrance() {
 fn a_child_that_has_left_the_namespace_keeps_no_successor_out() {
     need!(root());
     let stage = Stage::new();
-    let pid = stage.dir.path().join("pid");
+    let child = LeftBehind(stage.dir.path().join("pid"));
     let program = format!(
         "nsenter --mount=/proc/{}/ns/mnt sleep 1000 & echo $! >{}; exec sleep 1000",
         std::process::id(),
-        pid.display()
+        child.0.display()
     );
     let first = stage.launch(&[], &["/bin/sh", "-c", &program]).stdin(Stdio::null()).spawn();
     let first = Running(first.unwrap());
     let own = fs::read_link("/proc/self/ns/mnt").unwrap();
     let left = || {
-        let left = fs::read_to_string(&pid).ok()?.trim().parse::<u32>().ok()?;
+        let left = child.pid()?;
         let is_there = fs::read_link(format!("/proc/{left}/ns/mnt")).is_ok_and(|its| its == own);
         is_there.then_some(left)
     };
@@ -228,9 +247,4 @@ fn a_child_that_has_left_the_namespace_keeps_no_successor_out() {
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
     let seen = fs::read_dir(format!("/proc/{left}/root{}", stage.dirs.pipe_dir().display()));
     assert_eq!(seen.unwrap().count(), 0);
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(left.cast_signed()),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
 }

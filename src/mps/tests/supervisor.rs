@@ -10,12 +10,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use mpsgate_mps::supervisor::{Answer, HoldError, Options, Request, Start, ask, serve, socket};
 use mpsgate_testing::wait_for;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -37,6 +37,26 @@ fn start(options: &Options) -> Start {
             ("CUDA_MPS_PIPE_DIRECTORY".into(), path("pipe")),
             ("CUDA_MPS_LOG_DIRECTORY".into(), path("log")),
         ],
+    }
+}
+
+/// A supervisor that answers. It ends with the test, and what it holds with it.
+struct Serving {
+    thread: Pthread,
+    serving: Option<JoinHandle<Result<(), HoldError>>>,
+}
+
+impl Serving {
+    fn end(&mut self) -> Option<thread::Result<Result<(), HoldError>>> {
+        let serving = self.serving.take()?;
+        let _ = pthread_kill(self.thread, Signal::SIGTERM);
+        Some(serving.join())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }
 
@@ -85,6 +105,8 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     wait_for("the supervisor answers", || {
         ask(dir, &Request::Check).is_ok_and(|answer| answer == Answer::Ready(0))
     });
+    // Not before: until it takes signals, one would end this process.
+    let mut serving = Serving { thread: thread.recv().unwrap(), serving: Some(serving) };
     let wanted = start(&options);
     let request = Request::Start(wanted.clone());
     let Answer::Started(first) = ask(dir, &request).unwrap() else { panic!() };
@@ -139,8 +161,7 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let second = second.unwrap();
     assert_ne!(first, second);
 
-    pthread_kill(thread.recv().unwrap(), Signal::SIGTERM).unwrap();
-    serving.join().unwrap().unwrap();
+    serving.end().unwrap().unwrap().unwrap();
     assert!(!Path::new(&format!("/proc/{second}")).exists());
     wait_for("the gate is told to end", || !Path::new(&format!("/proc/{gate}")).exists());
     assert!(matches!(ask(dir, &Request::Check), Err(HoldError::Away { .. })));
