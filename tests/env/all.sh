@@ -58,7 +58,7 @@ target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${select:+MG_CELLS=$select}
 [[ $select == nightly ]] || target test-crun
-[[ $select == ci ]] || target test-differential
+if [[ $select != ci ]]; then for name in differential bench; do target "test-$name"; done; fi
 if [[ $select == nightly ]]; then target test-faults; else target test-gpu; fi
 MG_JOBS=2
 target test-hosts

@@ -50,6 +50,7 @@ counts_not() {
   # By way of another crate.
   counts engines src/kubelet/src/lib.rs
   counts_not k8s tests/bench/src/cases.rs
+  counts bench tests/bench/src/gate.rs
 }
 
 @test "a crate's own tests, and what only lints read, make no stage run again" {

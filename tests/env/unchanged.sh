@@ -17,6 +17,7 @@ records=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/unchanged
 of_stage() {
   case $1 in
     crun | differential) echo tests/e2e ;;
+    bench) echo tests/bench ;;
     gpu) echo tests/e2e tests/gpu src/mps/tests docs/gpu-report.md ;;
     image) echo tests/container ;;
     chart) echo tests/chart ;;
@@ -35,6 +36,7 @@ programs_of() {
   case $1 in
     chart) echo mpsgate-cli ;;
     crun | differential | engines | gpu | hosts) echo "$node" ;;
+    bench) echo "$node mpsgate-bench" ;;
     image | k8s) echo "$node mpsgate-scheduler mpsgate-inspect" ;;
     packages) echo "$node mpsgate-scheduler mpsgate-inspect mpsgate-pages" ;;
     vm) echo "$node mpsgate-scheduler mpsgate-inspect mpsgate-pages mpsgate-faults" ;;

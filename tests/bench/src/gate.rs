@@ -25,13 +25,14 @@ use crate::{Failure, Workplace};
 
 /// Attaches of a round: each connects twice, and the gate lets 256 connections come at once.
 const ROUND: usize = 100;
-const ROUNDS: usize = 10;
+/// One for so many of the bench's runs.
+const RUNS_TO_ROUND: usize = 200;
 /// For the gate to let as many come again.
 const PAUSE: Duration = Duration::from_millis(1300);
 /// What one server takes.
 const CLIENTS: usize = 60;
-/// Attaches that find the limit of another container's in force.
-const LIMITED: usize = 200;
+/// A pair of attaches that find the limit of another container's in force, for so many.
+const RUNS_TO_PAIR: usize = 20;
 /// What the gate may add, in the middle.
 const BUDGET: Duration = Duration::from_millis(1);
 /// The same where the server's limit has to be set.
@@ -77,7 +78,7 @@ impl Figures {
     }
 }
 
-pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
+pub(crate) fn measure(at: &Workplace, runs: usize) -> Result<Figures, Failure> {
     let _node = Node::start_gated(at)?;
     let (other, other_grant) = granted(2)?;
     let (one, grant) = granted(1)?;
@@ -93,7 +94,7 @@ pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
     let own = Path::new(&own);
     let (mut direct, mut gated, mut limited) = (Vec::new(), Vec::new(), Vec::new());
     eprintln!("measuring: attaches");
-    for _ in 0..ROUNDS {
+    for _ in 0..runs.div_ceil(RUNS_TO_ROUND) {
         for _ in 0..ROUND {
             direct.push(attach(own, true)?.0);
             gated.push(attach(&door, false)?.0);
@@ -101,7 +102,7 @@ pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
         std::thread::sleep(PAUSE);
     }
     eprintln!("measuring: attaches with a limit to set");
-    for _ in 0..LIMITED / 2 {
+    for _ in 0..runs.div_ceil(RUNS_TO_PAIR) {
         for (cgroup, door) in [(&other, &other_door), (&one, &door)] {
             enter(cgroup)?;
             limited.push(attach(door, false)?.0);

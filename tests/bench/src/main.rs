@@ -33,7 +33,7 @@ type Failure = Box<dyn Error>;
 const USAGE: &str =
     "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile]
                        [--granted] [--gate]
-  --runs N     runs of each case and of its floor (2000)
+  --runs N     runs of each case and of its floor (2000); half as many attaches, in rounds of 100
   --json FILE  write the figures there, too
   --check      exit status 1 where a budget is not met
   --starts     only mpsgated's start and its memory without grants
@@ -180,7 +180,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         return Ok(true);
     }
     if options.gate {
-        return Ok(gate::measure(&at)?.print());
+        return Ok(gate::measure(&at, options.runs)?.print());
     }
     if options.granted {
         let node = Node::start(&at)?;
@@ -226,7 +226,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     drop(live);
     wait_until_left(0)?;
     drop(node);
-    let gate = gate::measure(&at)?;
+    let gate = gate::measure(&at, options.runs)?;
 
     let programs = ["mpsgate-runtime", "mpsgate-hook"]
         .into_iter()
