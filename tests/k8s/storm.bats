@@ -2,7 +2,7 @@
 # Many pods at once, and something taken away in the middle: mpsgated, containerd, the API server.
 # None is refused, none is lost; the seconds stand beside those of as many pods without GPU memory.
 # MG_SELECT set: fewer pods.
-# nightly: many pods and much waiting; scheduler.bats replaces mpsgated each time
+# nightly: many pods and much waiting; scheduler_losses.bats replaces mpsgated each time
 
 load scheduler
 

@@ -1,0 +1,119 @@
+#!/usr/bin/env bats
+# `mpsgate qualify` while something else happens: a client, the control daemon, the gate, mpsgated
+# or who asks is killed, or somebody else has the card or comes for it. Which answers count then.
+# sandbox: MG_GPUS=1
+# shellcheck disable=SC2030,SC2031 # bats runs each test in a subshell
+
+load qualify
+
+@test "a client that somebody kills is asked a second time, and that answer counts" {
+  local asks
+  fake hang
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
+  asks=$!
+  wait_for 20 "its client is there" one_is_active
+  # It comes to the library a moment later.
+  sleep 2
+  kill -KILL "$(mpsgate status -o json | jq '.grants[0].pid')"
+  rm /usr/bin/fake-libcuda.word
+  wait "$asks" || true
+  stdout=$(<"$BATS_TEST_TMPDIR/asked")
+  assert_equal "attach" "$(answer attach)" yes
+  assert_contains "what was before" "$(jq -r '.answers[0].evidence' <<<"$stdout")" "asked a second time, because at first: the client ended: "
+  granted web 1Gi
+}
+
+@test "a no while the control daemon or the gate ends is none: nothing is refused, and it is asked again" {
+  local asks what
+  fake hang
+  for what in "control daemon" gate; do
+    mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
+    asks=$!
+    wait_for 20 "its client is there" one_is_active
+    case $what in
+      gate) pkill -KILL -f "^/usr/bin/mpsgate-gate --card 0 " ;;
+      *) kill -KILL "$(card 0 .mps.pid)" ;;
+    esac
+    wait "$asks" || true
+    stdout=$(<"$BATS_TEST_TMPDIR/asked")
+    assert_equal "attach" "$(answer attach): $(seen attach)" "unanswered: no answer in time"
+    assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" "$what"
+    # A server that outlived its control daemon holds the card until somebody ends it.
+    [[ $what == gate ]] || pkill -KILL -f nvidia-cuda-mps-server || true
+    wait_for 20 "the card is ready" card_is ready 0
+    assert_contains "it is due" "$(card 0 .qualify)" "no answer counts to attach" "meanwhile"
+  done
+  # What hangs with nothing else about it is a no, as ever.
+  qualify 1 -o json
+  assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
+  assert_equal "it is due" "$(card 0 .qualify)" null
+}
+one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state == "active")] | length') == 1 ]]; }
+
+@test "a no beside a process of nobody is none, and one of a process that is only drawn counts" {
+  fake boundless
+  stranger sleep 600
+  uses "$stranger" 9000
+  LIMIT=20 try fail mpsgate qualify 0
+  assert_contains "who uses it" "$stderr" "pid $stranger" E_GPU_IN_USE
+  uses
+  later_used() { wait_for 20 "the card is being asked" card_is qualifying 0 && uses "$stranger" 9000; }
+  later_used 3>&- &
+  qualify any -o json
+  assert_equal "limit" "$(answer limit)" unanswered
+  assert_contains "what was seen meanwhile" "$(jq -r '.answers[] | select(.question == "limit") | .meanwhile' <<<"$stdout")" \
+    "processes without a grant used it: pid $stranger"
+  uses
+  granted web 2Gi
+  refute_contains "its level" "$(level_of web)" "limit not held"
+}
+
+@test "a container of the same name below another runtime root asks nothing and waits" {
+  local id
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
+  wait_for 20 "its client is there" one_is_active
+  id=$(mpsgate status -o json | jq -r '.grants[0].container_id')
+  granted "${id%-*}x" 1Gi
+  assert_equal "when it came" "$(card 0 .state)" ready
+  wait $! || true
+  assert_contains "what was asked" "$(<"$BATS_TEST_TMPDIR/asked")" "attach     yes"
+}
+
+@test "a card with grants is not asked, and a container that comes meanwhile waits" {
+  granted web 1Gi
+  LIMIT=20 try 1 mpsgate qualify 0
+  assert_contains "the refusal" "$stderr" E_GPU_IN_USE "a container has a grant on it"
+  delete web
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
+  wait_for 10 "the card is being asked" card_is qualifying 0
+  LIMIT=20 try fail mpsgate qualify 0
+  assert_contains "a second one" "$stderr" "another mpsgate qualify is at work"
+  granted late 1Gi
+  assert_equal "when it came" "$(card 0 .state)" ready
+  wait $! || true
+  assert_contains "what was asked" "$(<"$BATS_TEST_TMPDIR/asked")" "attach     yes"
+}
+
+@test "killed in the middle, of another driver, torn, or another's: no answer counts that was not given" {
+  local file=/var/lib/mpsgate/qualification/$CARD.json asks
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
+  asks=$!
+  wait_for 10 "the card is being asked" card_is qualifying 0
+  kill -TERM "$asks"
+  wait "$asks" && fail "it ended as if nothing had been"
+  assert_contains "what it says" "$(<"$BATS_TEST_TMPDIR/asked")" "ended by a signal"
+  nothing_is_left
+  [[ ! -e $file ]] || fail "half of the answers were kept"
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
+  asks=$!
+  wait_for 10 "the card is being asked" card_is qualifying 0
+  daemon_stop KILL
+  daemon_start
+  wait "$asks" && fail "its answers were taken"
+  assert_contains "what it says" "$(<"$BATS_TEST_TMPDIR/asked")" "no card is being asked by that name any more"
+  [[ ! -e $file ]] || fail "answers were kept of which mpsgated knows nothing"
+  mkdir -p "${file%/*}"
+  echo '{"format": 2}' >"$file"
+  wait_for 20 "status says why" status_has "its answers cannot be read: $file: it has format 2"
+  assert_equal "the file" "$(<"$file")" '{"format": 2}'
+}
