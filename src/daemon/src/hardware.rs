@@ -216,7 +216,7 @@ impl Hardware {
     }
 
     /// Keeps open what starts of MPS execute and load, so that no container's lease makes them
-    /// wait. One that is there already is waited for, while no other card goes past it.
+    /// wait. Does not wait itself, also where a lease is there already: all cards pass here.
     pub(crate) fn keep_programs(&self) {
         let control = self.settings.now().mps.control.clone();
         let files = server_of(&control).into_iter().chain(cuda_library()).chain([control]);

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::{Builder, JoinHandle};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
@@ -20,13 +21,23 @@ pub(crate) const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 
 /// Files that nobody takes a lease on, for as long as this lives.
 #[derive(Debug, Default)]
-pub struct Kept(Vec<File>);
+pub struct Kept {
+    files: Vec<File>,
+    /// Opens that wait for the end of a lease: at most one for each path, in a thread of its own.
+    waiting: Vec<(PathBuf, JoinHandle<io::Result<File>>)>,
+}
 
 impl Kept {
     /// Keeps what these paths lead to now, and nothing else. What is kept already costs a look,
-    /// what is not there nothing. A lease that somebody has already is waited for, once: from then
-    /// on nobody takes another.
+    /// what is not there nothing. Never waits: a file that somebody has a lease on is opened when
+    /// that ends, and is kept from then on.
     pub fn keep(&mut self, paths: &[PathBuf]) {
+        for (_, thread) in self.waiting.extract_if(.., |(_, thread)| thread.is_finished()) {
+            // Kept below only where its path still leads to it.
+            if let Ok(Ok(file)) = thread.join() {
+                self.files.push(file);
+            }
+        }
         let mut kept = Vec::with_capacity(paths.len());
         for path in paths {
             let Ok(found) = fs::metadata(path) else { continue };
@@ -37,13 +48,36 @@ impl Kept {
                 file.metadata()
                     .is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()))
             };
-            match self.0.iter().position(is_it) {
-                Some(place) => kept.push(self.0.swap_remove(place)),
-                // Of one that cannot be opened the start says why.
-                None => kept.extend(open(path).ok()),
+            if let Some(place) = self.files.iter().position(is_it) {
+                kept.push(self.files.swap_remove(place));
+                continue;
+            }
+            match open_at_once(path) {
+                Ok(file) => kept.push(file),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.open_later(path),
+                // The start says why.
+                Err(_) => {}
             }
         }
-        self.0 = kept;
+        self.files = kept;
+    }
+
+    /// Waits in a thread, which has the file when the lease ends: to ask again and again could find
+    /// another lease each time. An older kernel (5.15) counts who waits only afterwards, and leaves
+    /// a moment for one in between, which is waited for as well.
+    #[expect(clippy::disallowed_methods, reason = "nobody waits for it, and it ends by itself")]
+    fn open_later(&mut self, path: &Path) {
+        if self.waiting.iter().any(|(awaited, _)| awaited == path) {
+            return;
+        }
+        log::warn!(
+            path:% = path.display(), hint = "who it is: grep LEASE /proc/locks";
+            "somebody has a lease on a file of NVIDIA's; its use waits until the kernel ends it"
+        );
+        let awaited = path.to_owned();
+        let thread = Builder::new().name("lease".to_owned()).spawn(move || File::open(awaited));
+        // Without a thread the next call tries again.
+        self.waiting.extend(thread.ok().map(|thread| (path.to_owned(), thread)));
     }
 }
 
@@ -56,27 +90,11 @@ pub fn server_of(control: &Path) -> Option<PathBuf> {
 }
 
 /// The server program, open over exec: so it is kept where mpsgated is away, too. One that somebody
-/// has a lease on is not waited for: mpsgated does that before.
+/// has a lease on is not waited for: mpsgated does that, and keeps it from then on.
 pub(crate) fn server_over_exec(control: &Path) -> Option<File> {
     let server = open_at_once(&server_of(control)?).ok()?;
     fcntl(&server, FcntlArg::F_SETFD(FdFlag::empty())).ok()?;
     Some(server)
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    match open_at_once(path) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            log::warn!(
-                path:% = path.display(), hint = "who it is: grep LEASE /proc/locks";
-                "somebody has a lease on a file of NVIDIA's; MPS waits until the kernel ends it"
-            );
-            // Waits, and has it when the lease ends: to ask again and again could find another
-            // lease each time. An older kernel (5.15) counts who waits only afterwards, and leaves
-            // a moment for one in between, which is waited for as well.
-            File::open(path)
-        }
-        other => other,
-    }
 }
 
 fn open_at_once(path: &Path) -> io::Result<File> {
@@ -86,7 +104,7 @@ fn open_at_once(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use mpsgate_testing::{can_be_leased, wait_for};
+    use mpsgate_testing::{can_be_leased, leased, wait_for};
 
     use super::*;
 
@@ -102,7 +120,7 @@ mod tests {
         for _ in 0..2 {
             kept.keep(&paths);
             assert!(!can_be_leased(&path));
-            assert_eq!(kept.0.len(), 1);
+            assert_eq!(kept.files.len(), 1);
         }
         fs::rename(&path, &old).unwrap();
         fs::write(&path, "").unwrap();
@@ -111,6 +129,45 @@ mod tests {
         wait_for("the old one can be leased", || can_be_leased(&old));
         kept.keep(&[]);
         wait_for("it can be leased again", || can_be_leased(&path));
+    }
+
+    #[test]
+    fn a_lease_from_before_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("program"), dir.path().join("old"));
+        fs::write(&path, "").unwrap();
+        wait_for("it can be leased", || can_be_leased(&path));
+        let (mut kept, paths) = (Kept::default(), [path.clone()]);
+        let quicker = leased(&path, 1000);
+        for _ in 0..2 {
+            kept.keep(&paths);
+            assert_eq!((kept.files.len(), kept.waiting.len()), (0, 1));
+        }
+        let refused = open_at_once(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "the lease is there still");
+        drop(quicker);
+        wait_for("the open has ended", || kept.waiting[0].1.is_finished());
+        assert!(!can_be_leased(&path), "from the end of the lease on");
+        kept.keep(&paths);
+        assert_eq!((kept.files.len(), kept.waiting.len()), (1, 0));
+        assert!(!can_be_leased(&path));
+
+        // One that is replaced while it is waited for is let go when the wait is over.
+        kept.keep(&[]);
+        wait_for("it can be leased again", || can_be_leased(&path));
+        let quicker = leased(&path, 1000);
+        kept.keep(&paths);
+        fs::rename(&path, &old).unwrap();
+        fs::write(&path, "").unwrap();
+        kept.keep(&paths);
+        assert_eq!((kept.files.len(), kept.waiting.len()), (1, 1));
+        drop(quicker);
+        wait_for("the wait is over", || {
+            kept.keep(&paths);
+            kept.waiting.is_empty()
+        });
+        wait_for("the old one can be leased", || can_be_leased(&old));
+        assert!(!can_be_leased(&path));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mpsgate_api::{Call, Reply};
-use mpsgate_testing::{can_be_leased, leased};
+use mpsgate_testing::{Spawned, can_be_leased, leased};
 use serde_json::json;
 
 use crate::harness::{Container, Node, need, on_card, request, root, servers, uuid, wait_for};
@@ -103,6 +103,12 @@ fn a_control_program_that_appears_later_is_tried_again() {
     wait_for("the card becomes ready", || daemon.card(0).state == "ready");
 }
 
+/// Whether a process has its lease still, and somebody waits for the end of it.
+fn is_waited_for(holder: &Spawned) -> bool {
+    let (locks, pid) = (fs::read_to_string("/proc/locks").unwrap(), format!(" {} ", holder.pid()));
+    locks.lines().any(|lock| lock.contains("LEASE  BREAKING") && lock.contains(&pid))
+}
+
 /// By a lease each start of MPS would wait, also by that of a container that has the files by a
 /// read-only bind.
 #[test]
@@ -120,16 +126,30 @@ fn nobody_leases_nvidias_programs_once_a_card_was_ready() {
     };
     copy(&real, &control);
     copy(&real.with_file_name("nvidia-cuda-mps-server"), &server);
-    // Somebody was quicker. That is waited for, once.
-    let quicker = leased(&server, 1);
+    // Somebody was quicker. The card comes up meanwhile.
+    let quicker = leased(&server, 1000);
     let daemon = node.start();
     daemon.done(enable("0")).unwrap();
     wait_for("the card is ready", || daemon.card(0).state == "ready");
+    assert!(is_waited_for(&quicker));
     drop(quicker);
-    // As an upgrade replaces it. The control daemon keeps the old one.
-    copy(&server, &bin.join("new"));
-    fs::rename(bin.join("new"), &server).unwrap();
+    wait_for("it is kept", || !can_be_leased(&server));
+    let first = daemon.reserve(request("web", 1)).unwrap();
+
+    // As an upgrade replaces it, and again somebody is quicker. The old server runs on.
+    let new = bin.join("new");
+    copy(&server, &new);
+    let quicker = leased(&new, 1000);
+    fs::rename(&new, &server).unwrap();
+    wait_for("a look has found the new one", || is_waited_for(&quicker));
+    let second = daemon.reserve(request("db", 1)).unwrap();
+    assert!(is_waited_for(&quicker), "the card has answered meanwhile");
+    drop(quicker);
     wait_for("the new one is kept", || !can_be_leased(&server));
+
+    for grant in [first, second] {
+        daemon.release(&grant.key);
+    }
     daemon.done(disable("0")).unwrap();
     assert_eq!(node.control_pid(0), None);
     for program in [&control, &server] {
