@@ -2,7 +2,7 @@
 //! the daemon has written about the node. What its mounts are: `mounts.rs`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -103,7 +103,7 @@ fn without_daemon(config: &Config) -> Node {
     let enabled = std::fs::read(Path::new(paths::STATE_DIR).join("managed.json"));
     let never_enabled = match enabled {
         Ok(text) => !text.windows(4).any(|w| w == b"GPU-"),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() == ErrorKind::NotFound,
     };
     let none_configured = matches!(&config.gpus.manage, Manage::Uuids(uuids) if uuids.is_empty());
     let cards = if never_enabled && none_configured {
@@ -128,10 +128,20 @@ fn snapshot() -> Option<NodeSnapshot> {
     NodeSnapshot::parse(&bytes).ok()
 }
 
-/// Reads a file that only root could have written; `None` for any other.
+/// Reads a file that only root could have written; `None` for any other. What a container has a
+/// lease on (fcntl(2)), by a bind, is waited for, as the settings are: else it would be decided
+/// without.
 pub(crate) fn read_own(path: &Path, limit: u64) -> Option<Vec<u8>> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).ok()?;
+    let open = |flags: OFlag| {
+        let flags = OFlag::O_NOFOLLOW | flags;
+        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+    };
+    let file: File = match open(OFlag::O_NONBLOCK) {
+        // A pipe opens at once.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => open(OFlag::empty()),
+        other => other,
+    }
+    .ok()?;
     let meta = file.metadata().ok()?;
     let own = nix::unistd::geteuid().as_raw();
     if !meta.is_file() || meta.mode() & 0o022 != 0 || (meta.uid() != 0 && meta.uid() != own) {
@@ -240,6 +250,7 @@ mod tests {
     use std::ffi::OsString;
 
     use mpsgate_oci::argv;
+    use mpsgate_testing::{can_be_leased, leased, wait_for};
 
     use super::*;
 
@@ -336,5 +347,23 @@ mod tests {
         let link = dir.path().join("l");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert_eq!(read_own(&link, 9), None, "nor a link");
+    }
+
+    #[test]
+    fn a_file_on_which_somebody_has_a_lease_is_waited_for_and_a_pipe_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "x").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&path, mode).unwrap();
+        wait_for("it can be leased", || can_be_leased(&path));
+        let _lease = leased(&path, 3);
+        let flags = OFlag::O_NONBLOCK.bits();
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(read_own(&path, 9), Some(b"x".to_vec()));
+        let pipe = dir.path().join("p");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert_eq!(read_own(&pipe, 9), None);
     }
 }

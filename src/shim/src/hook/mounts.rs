@@ -3,7 +3,7 @@
 
 mod standing;
 
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -130,14 +130,12 @@ impl Mounts {
         if let Some(line) = ours.first() {
             return Err(exchanged(line));
         }
-        let above = info::above_ours(&self.new, &self.located);
-        if !above.is_empty() {
-            let standing = self.standing(state);
-            // What stands outside of the container's root is the node's.
-            let is_its = |line: &Line| standing.is_none_or(|found| found.place(line).is_some());
-            if let Some(line) = above.into_iter().find(|line| is_its(line)) {
-                return Err(exchanged(line));
-            }
+        // What stands outside of the container's root is the node's.
+        let is_its = |line: &&Line| {
+            self.standing(state).is_none_or(|standing| standing.place(line).is_some())
+        };
+        if let Some(line) = info::above_ours(&self.new, &self.located).into_iter().find(is_its) {
+            return Err(exchanged(line));
         }
         if let Some(line) = info::cards::of_node(&self.new) {
             return Err(Refusal::new(
@@ -155,19 +153,13 @@ impl Mounts {
     }
 
     fn check_cgroups(&self, state: &HookState, pid: u32) -> Result<(), Refusal> {
-        let mut writable: Vec<&Line> = self.new.iter().filter(|line| controls(line)).collect();
-        if writable.is_empty() {
-            return Ok(());
-        }
-        let own = cgroup::text_of(pid).unwrap_or_default();
-        writable.retain(|line| !is_own(line, &own));
-        if writable.is_empty() {
-            return Ok(());
-        }
-        let standing = self.standing(state);
-        let becomes_read_only =
-            |line: &Line| standing.is_some_and(|found| found.makes_read_only(line, &self.all));
-        match writable.into_iter().find(|line| !becomes_read_only(line)) {
+        let own = LazyCell::new(|| cgroup::text_of(pid).unwrap_or_default());
+        let becomes_read_only = |line: &Line| {
+            self.standing(state).is_some_and(|standing| standing.makes_read_only(line, &self.all))
+        };
+        let is_open =
+            |line: &&Line| controls(line) && !is_own(line, &own) && !becomes_read_only(line);
+        match self.new.iter().find(is_open) {
             None => Ok(()),
             Some(line) => Err(Refusal::new(
                 Code::Cgroup,

@@ -2,7 +2,7 @@
 //! mapped, and no device cgroup is asked. Nothing of it is read where no source is on a sysfs or
 //! brings one along.
 
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
 use std::path::{Path, PathBuf};
 
 use mpsgate_oci::spec::{MountEntry, ReadOnly, View};
@@ -23,22 +23,26 @@ const KIND: &str = "sysfs";
 /// The PCI directories of GPUs, as paths in a sysfs. `counts` tells of a minor; a GPU whose minor
 /// is not known counts.
 pub(crate) fn of_gpus(counts: impl Fn(u32) -> bool) -> Vec<PathBuf> {
-    let minor = |gpu: &Path| -> Option<u32> {
-        let text = mpsgate_host::procfs::text(gpu.join("information")).ok()?;
-        let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
-        minor.trim().parse().ok()
-    };
-    let gpus = std::fs::read_dir(GPUS).into_iter().flatten().flatten();
-    let gpus = gpus.filter(|gpu| minor(&gpu.path()).is_none_or(&counts));
-    gpus.filter_map(|gpu| {
-        let place = Path::new(DEVICES).join(gpu.file_name()).canonicalize().ok()?;
-        Some(Path::new("/").join(place.strip_prefix(SYSFS).ok()?))
-    })
-    .collect()
+    // Once in the program, whoever asks.
+    fn found(counts: &dyn Fn(u32) -> bool) -> Vec<PathBuf> {
+        let minor = |gpu: &Path| -> Option<u32> {
+            let text = mpsgate_host::procfs::text(gpu.join("information")).ok()?;
+            let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+            minor.trim().parse().ok()
+        };
+        let gpus = std::fs::read_dir(GPUS).into_iter().flatten().flatten();
+        let gpus = gpus.filter(|gpu| minor(&gpu.path()).is_none_or(counts));
+        gpus.filter_map(|gpu| {
+            let place = Path::new(DEVICES).join(gpu.file_name()).canonicalize().ok()?;
+            Some(Path::new("/").join(place.strip_prefix(SYSFS).ok()?))
+        })
+        .collect()
+    }
+    found(&counts)
 }
 
 /// Whether a bind of a path shows such files: as the path itself or, `with_below`, by a sysfs that
-/// is mounted below it. Of a file its directory counts. `own`: our mounts.
+/// is mounted below it. `own`: our mounts.
 pub(crate) fn are_shown<'a>(
     path: &Path,
     with_below: bool,
@@ -49,23 +53,31 @@ pub(crate) fn are_shown<'a>(
         // What is not found among our mounts may be any of it.
         let Some((line, place)) = mount_of(path, own()) else { return true };
         let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
-        let mut shown = joined(&line.root, rest);
-        if !path.is_dir() {
-            shown.pop();
-        }
-        return shows_card_files(&shown, &gpus());
+        return shows(&joined(&line.root, rest), &gpus());
     }
     if !with_below || !path.is_dir() {
         return false;
     }
     let Ok(place) = path.canonicalize() else { return false };
-    let is_below = |line: &&Line| is_sysfs(line) && line.point.starts_with(&place);
-    let below: Vec<&Line> = own().iter().filter(is_below).collect();
-    if below.is_empty() {
-        return false;
-    }
-    let gpus = gpus();
-    below.iter().any(|line| shows_card_files(&line.root, &gpus))
+    let below = own().iter().filter(|line| line.point.starts_with(&place));
+    first(below, gpus).is_some()
+}
+
+/// The first mount of a sysfs that shows such files.
+fn first<'a>(
+    mut lines: impl Iterator<Item = &'a Line>,
+    gpus: impl FnOnce() -> Vec<PathBuf>,
+) -> Option<&'a Line> {
+    let gpus = LazyCell::new(gpus);
+    lines.find(|line| line.fs_type == KIND && shows(&line.root, &gpus))
+}
+
+/// Whether a place in a sysfs shows such files. Of a file its directory counts: a bridge's `remove`
+/// takes the GPU below with it. What our own sysfs does not have counts as a file.
+fn shows(place: &Path, gpus: &[PathBuf]) -> bool {
+    let ours = Path::new(SYSFS).join(place.strip_prefix("/").unwrap_or(place));
+    let directory = place.parent().filter(|_| !ours.is_dir());
+    shows_card_files(directory.unwrap_or(place), gpus)
 }
 
 /// The mounts of a container that show files of managed cards: a sysfs of its own, too, where it is
@@ -102,16 +114,10 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact
 /// Of a container's new mounts one that shows files of a managed card. All of a sysfs is left out:
 /// engines mount one at `/sys`, which is the node's own where the container has its network.
 pub(crate) fn of_node(new: &[Line]) -> Option<&Line> {
-    let is_part = |line: &&Line| is_sysfs(line) && line.root != Path::new("/");
-    let mut parts = new.iter().filter(is_part).peekable();
-    parts.peek()?;
-    let node = node_of_daemon();
-    let gpus = of_gpus(|minor| node.as_ref().is_none_or(|node| node.manages_minor(minor)));
-    parts.find(|line| shows_card_files(&line.root, &gpus))
-}
-
-fn is_sysfs(line: &Line) -> bool {
-    line.fs_type == KIND
+    first(new.iter().filter(|line| line.root != Path::new("/")), || {
+        let node = node_of_daemon();
+        of_gpus(|minor| node.as_ref().is_none_or(|node| node.manages_minor(minor)))
+    })
 }
 
 #[cfg(test)]
@@ -158,10 +164,16 @@ mod tests {
     fn a_sysfs_comes_along_with_what_is_above_it_by_what_it_shows() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().canonicalize().unwrap();
-        for (root, is) in [("/", true), ("/bus/pci/drivers", true), ("/class/net", false)] {
+        let gpus = || vec![PathBuf::from("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")];
+        for (root, is) in [
+            ("/", true),
+            ("/bus/pci/drivers", true),
+            ("/devices/pci0000:3a/0000:3a:00.0/remove", true),
+            ("/class/net", false),
+        ] {
             let text = format!("9 8 0:5 {root} {}/a/sys rw - sysfs sysfs rw", place.display());
             let own = vec![Line::parse(&text).unwrap()];
-            let shown = |with_below| are_shown(&place, with_below, Vec::new, || &own);
+            let shown = |with_below| are_shown(&place, with_below, gpus, || &own);
             assert_eq!((shown(true), shown(false)), (is, false), "{root}");
         }
     }
@@ -204,5 +216,28 @@ mod tests {
         assert!(!found("9 8 0:5 / /b/rootfs/sys ro - sysfs sysfs ro"));
         assert!(!found("9 8 0:5 /class/net /b/rootfs/x rw - sysfs sysfs rw"));
         assert!(!found("9 8 0:5 /bus/pci /b/rootfs/x rw - tmpfs tmpfs rw"));
+    }
+
+    #[test]
+    fn of_a_mounted_file_its_directory_counts_and_of_a_directory_itself() {
+        if !is_on(Path::new(SYSFS), SYSFS_MAGIC) {
+            mpsgate_testing::skip!("needs a sysfs");
+        }
+        let bridge = "/devices/pci0000:3a/0000:3a:00.0";
+        let found = |root: &str| {
+            let line = format!("9 8 0:5 {root} /b/rootfs/x rw - sysfs sysfs rw");
+            let gpus = || vec![Path::new(bridge).join("0000:3b:00.0")];
+            first([Line::parse(&line).unwrap()].iter(), gpus).is_some()
+        };
+        for file in ["remove", "rescan", "0000:3b:00.0/resource0"] {
+            assert!(found(&format!("{bridge}/{file}")), "{file}");
+        }
+        assert!(found(bridge) && found("/devices/pci0000:3a/uevent"));
+        // Directories beside what is above a card, which our sysfs has, and a file in one.
+        for other in ["/devices/virtual", "/devices/system", "/devices/system/cpu/online", "/class"]
+        {
+            assert!(!found(other), "{other}");
+        }
+        assert!(!found("/devices/pci0000:3a/0000:3a:01.0/remove"), "another bridge's");
     }
 }
