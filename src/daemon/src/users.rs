@@ -5,6 +5,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use mpsgate_model::{Code, Refusal};
@@ -41,7 +42,7 @@ impl Served {
     }
 
     /// Whether a uid counts only by what the database says now. A group's user may have left it. A
-    /// job's is one while Slurm has a job of his, so a database that fails ends no job of who was
+    /// job's is one while Slurm has a job of his, so a database that is away ends no job of who was
     /// known.
     fn has_to_be_found(&self, uid: u32) -> bool {
         self.group.is_some() || !self.turns.knows(uid)
@@ -49,12 +50,15 @@ impl Served {
 
     /// A uid's turn to be looked up. `None` where none came in time, and it counts without.
     pub(crate) async fn turn(&self, uid: u32) -> Option<Turn> {
-        let next = self.turns.next(uid);
-        if self.has_to_be_found(uid) {
-            return next.await;
+        let mut next = pin!(self.turns.next(uid));
+        loop {
+            // Turns are held for as long as the database hangs. Who waits may be known by then.
+            match timeout(LIMIT, next.as_mut()).await {
+                Ok(turn) => return turn,
+                Err(_) if !self.has_to_be_found(uid) => return None,
+                Err(_) => {}
+            }
         }
-        // Turns are held for as long as the database hangs.
-        timeout(LIMIT, next).await.ok().flatten()
     }
 }
 
@@ -91,15 +95,27 @@ pub(crate) async fn check(
         }
         None => late()?,
     };
+    Ok(conclude(uid, found, served))
+}
+
+/// What follows from what the database says, or from why it says nothing. The name, where it has
+/// said it.
+fn conclude(
+    uid: u32,
+    found: Result<Found, String>,
+    served: &Served,
+) -> Result<Option<String>, Refusal> {
     match &found {
         Ok(Found::User { .. }) => served.turns.know(uid),
-        Err(reason) if !served.has_to_be_found(uid) => {
-            log::debug!(uid, reason = reason.as_str(); "a user who was known before goes on");
-            return Ok(Ok(None));
+        // Where sssd is away, some distributions say that there is no such user, and no error.
+        Ok(Found::Nobody) | Err(_) if !served.has_to_be_found(uid) => {
+            let reason = found.as_ref().err().map_or("it knows no such user", String::as_str);
+            log::debug!(uid, reason; "a user who was known before goes on");
+            return Ok(None);
         }
         Ok(Found::Nobody) | Err(_) => {}
     }
-    Ok(decide(uid, found, served.group.as_ref()).map(Some))
+    decide(uid, found, served.group.as_ref()).map(Some)
 }
 
 fn look(uid: u32, with_groups: bool) -> Result<Found, String> {
@@ -202,6 +218,29 @@ mod tests {
         assert!(jobs.turn(7).await.is_none());
         let _hung = (users.turn(7).await.unwrap(), users.turn(7).await.unwrap());
         assert!(timeout(LIMIT * 2, users.turn(7)).await.is_err());
+        // Who becomes known while he waits for one goes on, too.
+        let _hung = (jobs.turn(8).await.unwrap(), jobs.turn(8).await.unwrap());
+        let mut third = pin!(jobs.turn(8));
+        assert!(timeout(LIMIT * 3, third.as_mut()).await.is_err());
+        jobs.turns.know(8);
+        assert!(timeout(LIMIT * 2, third).await.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_database_that_is_away_may_say_that_there_is_no_such_user() {
+        let jobs = Served::of(None);
+        let users = Served::of(Some(Members { name: "gpu".to_owned(), gid: 44 }));
+        let away = || [Ok(Found::Nobody), Err("it hangs".to_owned())];
+        let all = |uid, served: &Served| away().map(|found| conclude(uid, found, served).ok());
+        assert_eq!(all(7, &jobs), [None, None], "never known");
+        for served in [&jobs, &users] {
+            let alice = Found::User { name: "alice".to_owned(), groups: vec![44] };
+            let name = conclude(7, Ok(alice), served).unwrap();
+            assert_eq!(name.as_deref(), Some("alice"));
+        }
+        assert_eq!(all(7, &jobs), [Some(None), Some(None)], "he goes on");
+        assert_eq!(all(8, &jobs), [None, None], "another uid");
+        assert_eq!(all(7, &users), [None, None], "he may have left the group");
     }
 
     #[test]
