@@ -130,7 +130,7 @@ async fn round(
                 if let Some(card) = daemon.node().card_mut(&uuid) {
                     card.saw(Disturbance::NotReady, format!("it was not looked at: {why}"));
                 }
-                publish(daemon, &uuid, card, unseen(why));
+                publish(daemon, &uuid, card, unseen(why), at_once);
             }
         }
     }
@@ -214,7 +214,7 @@ fn take(
         parts: mpsgate_node::memory::parts(&look),
         looks: 0,
     };
-    publish(daemon, uuid, memory, watched);
+    publish(daemon, uuid, memory, watched, look.at_once);
     for action in outcome.actions {
         act::start(daemon, uuid, action, entries);
     }
@@ -248,7 +248,13 @@ fn unseen(why: String) -> Watched {
 }
 
 /// For `status`; and in the log, once for as long as it lasts.
-fn publish(daemon: &Daemon, uuid: &GpuUuid, memory: &mut CardMemory, watched: Watched) {
+fn publish(
+    daemon: &Daemon,
+    uuid: &GpuUuid,
+    memory: &mut CardMemory,
+    watched: Watched,
+    at_once: bool,
+) {
     let was_told = std::mem::replace(&mut memory.told_blind, watched.blind.is_some());
     match &watched.blind {
         Some(reason) if !was_told => {
@@ -263,7 +269,9 @@ fn publish(daemon: &Daemon, uuid: &GpuUuid, memory: &mut CardMemory, watched: Wa
         _ => {}
     }
     if let Some(card) = daemon.node().card_mut(uuid) {
-        let looks = card.watched.looks + 1;
+        // For who waits for looks one that came at once is none: it counts for nobody but who is
+        // over twice his grant.
+        let looks = card.watched.looks + u64::from(!at_once);
         card.watched = Watched { looks, ..watched };
     }
 }

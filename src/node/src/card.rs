@@ -170,7 +170,7 @@ pub struct Watched {
     pub used: BTreeMap<GrantKey, Mib>,
     /// What the memory in use is made of, where NVML tells all of it.
     pub parts: Option<CardMemory>,
-    /// Looks so far, this one included.
+    /// Looks so far, this one included, but for those that came at once.
     pub looks: u64,
 }
 

@@ -19,7 +19,8 @@
 //! A process of the same living grant is no other, so that grant answers for all of it.
 //!
 //! All of this rests on looks that follow each other: where there was none for a while, the pid of
-//! one that has ended may have been listed for another's memory since. So that is nobody's.
+//! one that has ended may have been listed for another's memory since. So that is nobody's, unless
+//! one that was looked at before has the pid still.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +47,10 @@ pub struct Holder {
     /// What it had when it was last looked at, in bytes; `None` where the driver did not tell, and
     /// where there was no look that it still rests on.
     pub used: Option<u64>,
+    /// There was no look for a while, and it had been looked at before, and lived after. Not known
+    /// after a restart.
+    #[serde(skip)]
+    pub stayed: bool,
 }
 
 /// Who has a listed pid now.
@@ -207,12 +212,28 @@ impl Holders {
         });
     }
 
-    /// There was no look for a while. Who lives has still what it has.
+    /// There was no look for a while. Who lives has still what it has, and nobody knows how much.
     pub fn lapse(&mut self, is_alive: impl Fn(&ProcessId) -> bool) {
         for (pid, holders) in &mut self.0 {
+            let lives =
+                |holder: &Holder| is_alive(&ProcessId { pid: *pid, start_time: holder.start_time });
+            // Who was looked at before and lives has had the pid ever since: nobody came in
+            // between, and who had ended before took no more.
+            if let Some((last, before)) = holders.split_last_mut()
+                && (last.stayed || last.used.is_some())
+                && lives(last)
+            {
+                last.stayed = true;
+                last.used = None;
+                // Its memory was counted with theirs.
+                let is_its =
+                    |holder: &&mut Holder| holder.grant.is_some() && holder.grant == last.grant;
+                before.iter_mut().rev().take_while(is_its).for_each(|holder| holder.used = None);
+                continue;
+            }
             for holder in holders {
                 holder.used = None;
-                if !is_alive(&ProcessId { pid: *pid, start_time: holder.start_time }) {
+                if !lives(holder) {
                     holder.grant = None;
                     holder.at_door = false;
                 }
@@ -267,7 +288,7 @@ impl Holders {
 
 impl Holder {
     fn new(start_time: u64) -> Self {
-        Self { start_time, grant: None, at_door: false, used: Some(0) }
+        Self { start_time, grant: None, at_door: false, used: Some(0), stayed: false }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mpsgate_model::door::Prepared;
@@ -133,16 +134,25 @@ impl CardTask {
         instance: &Instance,
         client: ProcessId,
     ) -> Result<bool, DaemonError> {
+        /// How often in a row none could be read, on all cards: what is short for one, such as
+        /// descriptors, is short for all. Each that waits is asked for ten times a second.
+        static UNREAD: AtomicU64 = AtomicU64::new(0);
         let entries = self.daemon.node().entries();
         let find = move |_: &Hardware| owner::find(client, &entries).map(|found| found.cloned());
         let found = match self.daemon.blocking("find out whose a client is", find).await? {
-            Ok(found) => found,
+            Ok(found) => {
+                UNREAD.store(0, Ordering::Relaxed);
+                found
+            }
             // Handed over, its memory would be nobody's once it has ended.
             Err(error) => {
-                log::warn!(
-                    uuid = self.uuid.as_str(), pid = client.pid, reason:% = error;
-                    "client waits: it cannot be read"
-                );
+                let count = UNREAD.fetch_add(1, Ordering::Relaxed) + 1;
+                if count.is_power_of_two() {
+                    log::warn!(
+                        uuid = self.uuid.as_str(), pid = client.pid, reason:% = error, count;
+                        "client waits: it cannot be read"
+                    );
+                }
                 return Ok(false);
             }
         };

@@ -31,8 +31,9 @@ pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
     /// By card.
     holders: BTreeMap<GpuUuid, Holders>,
-    /// When NVML last told of each card, or, before it did, when its holders began to be known.
-    looked: BTreeMap<GpuUuid, Instant>,
+    /// Until when its holders rest on what NVML last told of each card, or, before it did, on when
+    /// they began to be known.
+    until: BTreeMap<GpuUuid, Instant>,
     record: Record,
     /// Read when the first process of a round asks for them.
     trees: Trees,
@@ -69,17 +70,19 @@ impl Owners {
     /// With what an mpsgated before this one knew.
     pub(super) fn open(record: PathBuf) -> Self {
         let (record, mut holders) = Record::open(record);
-        if record.age().is_none_or(|age| age > LAPSE) {
+        let rest = record.age().and_then(|age| LAPSE.checked_sub(age));
+        if rest.is_none() {
             holders.values_mut().for_each(|holders| holders.lapse(process::is_alive));
         }
-        let looked = holders.keys().map(|card| (card.clone(), Instant::now())).collect();
-        Self { holders, looked, record, ..Self::default() }
+        let until = Instant::now() + rest.unwrap_or(LAPSE);
+        let until = holders.keys().map(|card| (card.clone(), until)).collect();
+        Self { holders, until, record, ..Self::default() }
     }
 
     /// Forgets whose the pids on cards are that nobody looks at any more.
     pub(super) fn keep_cards(&mut self, is_watched: impl Fn(&GpuUuid) -> bool) {
         self.holders.retain(|card, _| is_watched(card));
-        self.looked.retain(|card, _| is_watched(card));
+        self.until.retain(|card, _| is_watched(card));
     }
 
     /// A client is handed over at a door of this card.
@@ -90,7 +93,7 @@ impl Owners {
         grant: GrantKey,
         lives: impl Fn(&GrantKey) -> bool,
     ) {
-        self.looked.entry(card.clone()).or_insert_with(Instant::now);
+        self.until.entry(card.clone()).or_insert_with(|| Instant::now() + LAPSE);
         self.holders.entry(card).or_default().hand_over(client, grant, lives);
     }
 
@@ -107,7 +110,7 @@ impl Owners {
     /// After them: forgets who is on no card any more.
     pub(super) fn end(&mut self) {
         for (card, holders) in &mut self.holders {
-            lapse(holders, self.looked.get(card).copied());
+            lapse(holders, self.until.get(card).copied());
         }
         self.record.keep(&self.holders);
         let round = self.round;
@@ -126,8 +129,8 @@ impl Owners {
         mut is_server: impl FnMut(u32) -> bool,
     ) -> Users {
         let mut holders = self.holders.remove(card).unwrap_or_default();
-        lapse(&mut holders, self.looked.get(card).copied());
-        self.looked.insert(card.clone(), Instant::now());
+        lapse(&mut holders, self.until.get(card).copied());
+        self.until.insert(card.clone(), Instant::now() + LAPSE);
         let lives = |key: &GrantKey| limits.iter().any(|limit| limit.key == *key);
         let mut users = Users::default();
         for listed in listed {
@@ -183,8 +186,8 @@ impl Owners {
 }
 
 /// Where the last look at their card was too long ago.
-fn lapse(holders: &mut Holders, looked: Option<Instant>) {
-    if looked.is_some_and(|looked| looked.elapsed() > LAPSE) {
+fn lapse(holders: &mut Holders, until: Option<Instant>) {
+    if until.is_some_and(|until| until <= Instant::now()) {
         holders.lapse(process::is_alive);
     }
 }
@@ -201,18 +204,26 @@ fn now(found: io::Result<Option<ProcessId>>, whose: impl FnOnce(ProcessId) -> Wh
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_model::{ContainerId, Instance};
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use mpsgate_model::{ContainerId, Instance, Mib, example_gpu};
+    use mpsgate_testing::Spawned;
     use rustix::io::Errno;
 
     use super::*;
 
-    /// What each look names, of a pid that a container's process has.
-    fn looks(found: [io::Result<Option<ProcessId>>; 2]) -> Vec<Option<Whose>> {
-        let grant = Whose::Grant(GrantKey {
+    fn grant() -> GrantKey {
+        GrantKey {
             runtime_root: "/run/runc".to_owned(),
             container_id: ContainerId::parse("web").unwrap(),
             instance: Instance::from_bytes([7; 16]),
-        });
+        }
+    }
+
+    /// What each look names, of a pid that a container's process has.
+    fn looks(found: [io::Result<Option<ProcessId>>; 2]) -> Vec<Option<Whose>> {
+        let grant = Whose::Grant(grant());
         let mut holders = Holders::default();
         let mut named = Vec::new();
         for found in found {
@@ -238,5 +249,102 @@ mod tests {
         assert_eq!(is_named(Err(io::ErrorKind::InvalidData.into())), [false, true], "a torn line");
         assert_eq!(is_named(Ok(Some(process))), [true, true]);
         assert_eq!(is_named(Ok(None)), [false, false]);
+    }
+
+    /// A client of the grant that was looked at while it lived, and what knows of it.
+    fn client(record: PathBuf) -> (Owners, Spawned) {
+        let client = Spawned::new();
+        let mut owners = Owners::open(record);
+        let process = process::identify(client.pid()).unwrap();
+        owners.hand_over(example_gpu(0), process, grant(), |_| true);
+        assert!(is_its(&mut owners, &client));
+        owners.end();
+        (owners, client)
+    }
+
+    /// Whether a look names its grant for what is listed under its pid; nobody where it does not.
+    fn is_its(owners: &mut Owners, client: &Spawned) -> bool {
+        let listed = GpuProcess { pid: client.pid(), used_bytes: Some(10), kind: ProcessKind::Mps };
+        let limits = [Limit { key: grant(), memory: Mib(1) }];
+        let users = owners.users(&example_gpu(0), &[listed], None, &limits, &[], |_| false);
+        assert_eq!(users.named.len() + users.unnamed.len(), 1);
+        users.named.iter().any(|user| user.whose == Whose::Grant(grant()))
+    }
+
+    #[test]
+    fn what_an_ended_client_left_is_its_grants_while_looks_follow_each_other() {
+        /// What happens between two looks.
+        type Step = fn(&mut Owners);
+        fn wait(owners: &mut Owners) {
+            let until = owners.until.get_mut(&example_gpu(0)).unwrap();
+            assert!(*until > Instant::now());
+            *until = Instant::now();
+        }
+        let cases: [(&str, Step, bool); 5] = [
+            ("a look", |_| {}, true),
+            ("its round ends", Owners::end, true),
+            ("no look for a while", wait, false),
+            (
+                "no look for a while, and rounds without this card",
+                |owners| {
+                    wait(owners);
+                    owners.end();
+                    owners.until.insert(example_gpu(0), Instant::now() + LAPSE);
+                },
+                false,
+            ),
+            ("the card is not managed any more", |owners| owners.keep_cards(|_| false), false),
+        ];
+        for (title, step, expected) in cases {
+            let root = tempfile::tempdir().unwrap();
+            let (mut owners, mut client) = client(root.path().join("holders.json"));
+            client.kill();
+            step(&mut owners);
+            assert_eq!(is_its(&mut owners, &client), expected, "{title}");
+        }
+        // A client that no look has seen: from when it came.
+        for (is_late, expected) in [(false, true), (true, false)] {
+            let (mut owners, mut client) = (Owners::default(), Spawned::new());
+            let process = process::identify(client.pid()).unwrap();
+            owners.hand_over(example_gpu(0), process, grant(), |_| true);
+            client.kill();
+            if is_late {
+                wait(&mut owners);
+            }
+            assert_eq!(is_its(&mut owners, &client), expected, "late: {is_late}");
+        }
+    }
+
+    #[test]
+    fn over_a_restart_the_age_of_what_was_kept_counts() {
+        let seconds = Duration::from_secs;
+        // The age, whether the client lives at the restart, and whether what it has left is its.
+        let cases = [
+            (Some(seconds(5)), false, true),
+            (Some(seconds(3600)), false, false),
+            (Some(seconds(3600)), true, true),
+            // The clock was set: nobody can tell it.
+            (None, false, false),
+        ];
+        for (age, lives, expected) in cases {
+            let root = tempfile::tempdir().unwrap();
+            let record = root.path().join("holders.json");
+            let (_, mut client) = client(record.clone());
+            let now = SystemTime::now();
+            let written = match age {
+                Some(age) => now - age,
+                None => now + seconds(3600),
+            };
+            File::options().write(true).open(&record).unwrap().set_modified(written).unwrap();
+            if !lives {
+                client.kill();
+            }
+            let mut owners = Owners::open(record);
+            // The time away counts.
+            let rest = owners.until[&example_gpu(0)].saturating_duration_since(Instant::now());
+            assert!(age != Some(seconds(5)) || rest <= seconds(5), "{rest:?}");
+            client.kill();
+            assert_eq!(is_its(&mut owners, &client), expected, "{age:?} {lives}");
+        }
     }
 }
