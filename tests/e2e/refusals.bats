@@ -223,15 +223,19 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
 }
 
 # bats test_tags=runtime
-@test "row 33b: a procfs without readonlyPaths is refused with a request, and noted without; one with /proc/sys read-only is allowed" {
-  local open='.linux.readonlyPaths = [] | .linux.maskedPaths = []'
+@test "row 33b: a procfs without readonlyPaths is refused with a request, and noted without; one as engines close it is allowed" {
+  local path open='.linux.readonlyPaths = [] | .linux.maskedPaths = []'
   refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq "$open"
   assert_contains "what, and what to do" "$stderr" "may write /proc/sys" "systempaths=unconfined"
-  refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq '.linux.readonlyPaths -= ["/proc/sys"]'
+  for path in /proc/sys /proc/bus; do
+    refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq ".linux.readonlyPaths -= [\"$path\"]"
+    assert_contains "which" "$stderr" "may write $path,"
+  done
   allowed y --jq "$open"
   noted() { grep -q "it may write /proc/sys.*row 33b" "$MG/log/mpsgated.log"; }
   wait_for 10 "the note" noted
-  allowed z --ann mpsgate.io/gpu-mem=1Gi --jq '.linux.readonlyPaths = ["/proc/sys"] | .linux.maskedPaths = []'
+  allowed z --ann mpsgate.io/gpu-mem=1Gi \
+    --jq '.linux.readonlyPaths = ["/proc/bus", "/proc/sys"] | .linux.maskedPaths = []'
 }
 
 # bats test_tags=runtime

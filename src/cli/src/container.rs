@@ -136,7 +136,7 @@ fn spec(container: &Container<'_>, present: &[&str]) -> Spec {
     let mut linux = Linux::default();
     linux.set_namespaces(Some(namespaces.into())).set_resources(Some(resources));
     linux.set_masked_paths(texts(&["/proc/kcore", "/proc/keys", "/sys/firmware"]));
-    linux.set_readonly_paths(texts(&["/proc/sys", "/proc/sysrq-trigger"]));
+    linux.set_readonly_paths(texts(&["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"]));
     let mut spec = Spec::default();
     spec.set_version("1.0.2".into()).set_hostname(Some("mpsgate-probe".into()));
     spec.set_mounts(Some(mounts)).set_annotations(Some(request.collect()));

@@ -85,8 +85,8 @@ codes! {
     Privileged = "E_PRIVILEGED",
     /// A request together with a capability by which no limit would hold, as `CAP_SYS_ADMIN` or
     /// `CAP_BPF`, or with `CAP_SYS_PTRACE` and the pids of the host or of another container
-    /// (SECURITY.md, row 23, has all); or with a `/proc/sys` that it can write, which reaches as
-    /// far.
+    /// (SECURITY.md, row 23, has all); or with a `/proc/sys` or `/proc/bus`
+    /// that it can write, which reaches as far.
     Capability = "E_CAPABILITY",
     /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold
     /// device rules, memory or freezing, a cgroup that is, holds or lies in another grant's, or one

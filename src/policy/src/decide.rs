@@ -172,8 +172,8 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
 
 fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     let view = input.view;
-    // In a user namespace whose root is not the host's, none of them reaches the host.
-    if users::host_uid(view, &input.users, 0) != Ok(0) {
+    // In a user namespace in which nobody is the host's root, none of them reaches the host.
+    if !users::may_be_root(view, &input.users) {
         return None;
     }
     let unknown = view.capabilities().find(|text| capability(text).is_none());

@@ -122,7 +122,7 @@ fn words(seen: &Seen<'_>) -> String {
         Seen::Mount(m) => format!("the mount of {} at {}", m.source, m.destination),
         Seen::Layer { path, destination } => format!("the layer {path} at {destination}"),
         Seen::Root(path) => format!("the root {path}"),
-        Seen::OpenProcSys => "a procfs with a writable /proc/sys".to_owned(),
+        Seen::OpenProcSys => "a procfs that is not closed".to_owned(),
         Seen::Unclear | Seen::OtherRules => {
             "a device, rule or mount that runtimes read differently".to_owned()
         }
@@ -291,7 +291,14 @@ mod tests {
         assert_eq!(is(&[RULE]), "clean");
         let procfs = r#""mounts":[{"destination":"/proc","type":"proc"}]"#;
         assert_eq!(is(&[procfs]), "clean", "its /proc/sys is open");
-        assert_eq!(is(&[procfs, r#""linux":{"readonlyPaths":["/proc/sys"]}"#]), "nothing");
+        for (linux, reading) in [
+            (r#"{"readonlyPaths":["/proc/bus"],"maskedPaths":["/proc/sys"]}"#, "nothing"),
+            (r#"{"maskedPaths":["/proc"]}"#, "nothing"),
+            (r#"{"readonlyPaths":["/proc/sys","/proc/bus/pci"]}"#, "clean"),
+            (r#"{"readonlyPaths":["/proc/bus","/proc/sys/fs"]}"#, "clean"),
+        ] {
+            assert_eq!(is(&[procfs, &format!("\"linux\":{linux}")]), reading, "{linux}");
+        }
         assert_eq!(is(&[RULE, TWICE]), "unclean");
         assert_eq!(is(&[RULE, r#""Hooks":{}"#]), "unclean");
         assert!(matches!(reading(&[], mount(MountKind::Ours)), Reading::Clean(_)));

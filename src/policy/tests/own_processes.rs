@@ -71,7 +71,7 @@ fn document(namespaces: &[Value], mounts: &[Value]) -> Document {
             "namespaces": namespaces,
             "uidMappings": [{ "containerID": 0, "hostID": 100_000, "size": 65536 }],
             "maskedPaths": ["/proc/kcore"],
-            "readonlyPaths": ["/proc/sys"]
+            "readonlyPaths": ["/proc/bus", "/proc/sys"]
         }
     });
     parse(spec.to_string().as_bytes()).unwrap()

@@ -369,7 +369,7 @@ impl Container {
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
             "linux": {
                 "namespaces": [{"type": "pid"}, {"type": "mount"}],
-                "readonlyPaths": ["/proc/sys"],
+                "readonlyPaths": ["/proc/bus", "/proc/sys"],
                 "cgroupsPath": format!("{}/bench", std::env::var("MG_CGROUP")?),
                 "resources": {"devices": rules}
             }

@@ -125,7 +125,10 @@ fn who_asks_for_the_nodes_processes_is_told_what_the_runtime_would_do() {
         let document = json!({
             "annotations": {"mpsgate.io/gpu-mem": "7Gi"},
             "mounts": [mount],
-            "linux": {"namespaces": more, "readonlyPaths": ["/proc/sys"]},
+            "linux": {
+                "namespaces": more,
+                "readonlyPaths": ["/proc/bus", "/proc/sys"],
+            },
         });
         let bytes = document.to_string();
         let (decision, assumed) =

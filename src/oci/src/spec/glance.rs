@@ -43,7 +43,8 @@ pub enum Seen<'a> {
     },
     /// `root.path`, which runtimes bind with all mounts below it.
     Root(&'a str),
-    /// A procfs in which nothing covers `/proc/sys` or makes it read-only, as far as is seen.
+    /// A procfs in which nothing covers `/proc/sys` or `/proc/bus` or makes it read-only, as far as
+    /// is seen.
     OpenProcSys,
     /// A device, rule or mount in which runtimes may read different things.
     Unclear,
@@ -52,6 +53,8 @@ pub enum Seen<'a> {
     OtherRules,
 }
 
+/// What engines make read-only in a procfs because who writes it reaches the whole host.
+const CLOSED: [&str; 2] = ["/proc/sys", "/proc/bus"];
 /// Longest name of an annotation or variable that is shown whole: no known one is near it.
 const NAME: usize = 4 << 10;
 /// Longest text of a device, rule or mount. A path has 4 KiB at most.
@@ -65,14 +68,14 @@ const NUMBER: usize = 32;
 /// read. What was shown until then counts for nothing.
 pub fn glance(from: &mut dyn Read, see: &mut dyn FnMut(Seen<'_>)) -> Result<(), SpecError> {
     let (lists, to_rules) = ([0; 3], [false; 3]);
-    let (has_procfs, has_another, is_closed) = (false, false, false);
+    let (has_procfs, has_another, is_closed) = (false, false, [false; CLOSED.len()]);
     let text = Text::new(from);
     let mut walk = Walk { text, see, lists, to_rules, has_procfs, has_another, is_closed };
     match walk.text.look()? {
         None => return Err(SpecError::Empty),
         Some(b'{') => {
             walk.members(Place::Root)?;
-            if walk.has_another || (walk.has_procfs && !walk.is_closed) {
+            if walk.has_another || (walk.has_procfs && walk.is_closed.contains(&false)) {
                 (walk.see)(Seen::OpenProcSys);
             }
         }
@@ -106,8 +109,8 @@ struct Walk<'r, 's> {
     has_procfs: bool,
     /// And one elsewhere.
     has_another: bool,
-    /// `/proc/sys` is covered or read-only.
-    is_closed: bool,
+    /// Which of [`CLOSED`] are covered or read-only.
+    is_closed: [bool; CLOSED.len()],
 }
 
 impl Walk<'_, '_> {
@@ -183,7 +186,10 @@ impl Walk<'_, '_> {
         let mut first = true;
         while self.text.follows(b']', &mut first)? {
             if self.text.scalar(NAME)? == Scalar::Text {
-                self.is_closed |= matches!(self.text.kept(), "/proc" | "/proc/sys");
+                let path = self.text.kept();
+                for (is_closed, place) in self.is_closed.iter_mut().zip(CLOSED) {
+                    *is_closed |= path == place || path == "/proc";
+                }
             }
         }
         Ok(())

@@ -155,7 +155,9 @@ impl<'a> MountEntry<'a> {
         }
     }
 
-    fn has(&self, option: &str) -> bool {
+    /// Whether it has this option, word for word.
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
         self.options.contains(&option)
     }
 }

@@ -539,6 +539,14 @@ pub(crate) fn cases() -> Vec<Case> {
             "all capabilities with a request in a user namespace whose root is the host's",
             asking(in_user_namespace(0, &["CAP_SYS_ADMIN"])),
         ),
+        case("all capabilities with a request in a user namespace with the host's root", {
+            let mut spec = in_user_namespace(1000, &["CAP_SYS_ADMIN"]);
+            spec["linux"]["uidMappings"] = json!([
+                { "containerID": 0, "hostID": 1000, "size": 1000 },
+                { "containerID": 1000, "hostID": 0, "size": 1 }
+            ]);
+            asking(spec)
+        }),
         case(
             "an inheritable capability with a request",
             asking(
@@ -750,13 +758,18 @@ pub(crate) fn cases() -> Vec<Case> {
         .mount("/sys/bus", "/x", MountKind::CardFiles { read_only: false }),
         // a procfs without what engines make read-only in it
         case("an open /proc/sys with a request", asking(procfs(&["/proc/kcore"]))),
-        case("a read-only /proc/sys with a request", asking(procfs(&["/proc/sys"]))),
+        case("an open /proc/bus with a request", asking(procfs(&["/proc/sys"]))),
+        case(
+            "a closed /proc/sys and /proc/bus with a request",
+            asking(procfs(&["/proc/bus", "/proc/sys"])),
+        ),
         case("an open /proc/sys with a request in a user namespace", {
             let mut spec = in_user_namespace(1000, &[]);
             spec["mounts"] = procfs(&[])["mounts"].clone();
             asking(spec)
         }),
         case("an open /proc/sys", procfs(&[])),
+        case("an open /proc/bus", procfs(&["/proc/sys"])),
         case("an open /proc/sys for a container that may mount", {
             let mut spec = procfs(&[]);
             spec["process"] = bounding(&["CAP_SYS_ADMIN"])["process"].clone();
