@@ -46,7 +46,8 @@ load qualify
   # What hangs with nothing else about it is a no, as ever.
   qualify 1 -o json
   assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
-  assert_equal "it is due" "$(card 0 .qualify)" null
+  # What else was asked when the control daemon ended, nobody can answer yet.
+  refute_contains "what is due" "$(card 0 .qualify)" attach
 }
 one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state == "active")] | length') == 1 ]]; }
 
