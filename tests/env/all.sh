@@ -57,11 +57,17 @@ export MG_JOBS=${jobs:-2}
 target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${select:+MG_CELLS=$select}
-[[ $select == nightly ]] || target test-crun
 if [[ $select != ci ]]; then for name in differential bench; do target "test-$name"; done; fi
-if [[ $select == nightly ]]; then target test-faults; else target test-gpu; fi
-MG_JOBS=2
+# These wait more than they compute, too.
+MG_JOBS=${jobs:-3}
+if [[ $select == nightly ]]; then
+  target test-faults
+else
+  target test-gpu &
+  target test-crun
+fi
 target test-hosts
+wait
 MG_JOBS=1
 # Then the machines, which are patient, and beside them what waits for nobody.
 {

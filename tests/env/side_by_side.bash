@@ -3,11 +3,12 @@
 # shellcheck shell=bash
 
 # side_by_side CMD NAME...: runs `CMD NAME` for each, MG_JOBS at a time (default: one more than
-# there are processors, as tests wait much), and prints what each said, whole, when it has ended.
-# What took longest the last time goes first. A file with a line "# first: WHY" runs before the
-# others, one with "# alone: WHY" after them, each by itself. Returns 1 when one of them failed.
+# twice the processors, as tests wait most of their time), and prints what each said, whole, when
+# it has ended. What took longest the last time goes first. A file with a line "# first: WHY" runs
+# before the others, one with "# alone: WHY" after them, each by itself. Returns 1 when one of them
+# failed.
 side_by_side() {
-  local run_one=$1 at_once=${MG_JOBS:-$(($(nproc) + 1))} said_in name ended any_failed=0
+  local run_one=$1 at_once=${MG_JOBS:-$((2 * $(nproc) + 1))} said_in name ended any_failed=0
   local lasted=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/seconds first=() together=() alone=()
   local -A running=() # pid: name
   shift
