@@ -38,6 +38,7 @@ setup() {
 teardown() {
   explain_failure
   rm -f "$MG/exchange"
+  if mountpoint -q /proc/driver; then umount -l /proc/driver; fi
   node_reset
 }
 
@@ -58,8 +59,8 @@ vetoed() {
   create fail "$id"
   assert_contains "stderr of $id" "$stderr" "mpsgate: refused container \"$id\": " "[$code]"
   [[ ! -f $MG/exchange ]] || fail "nothing was exchanged for $id"
-  rm -rf "${MG:?}/b/$id" "$MG/home/u/other"
-  mkdir -p "$MG/home/u/data"
+  rm -rf "${MG:?}/b/$id" "$MG/home/u/other" "$MG/home/u/data"
+  mkdir "$MG/home/u/data"
 }
 
 # bats test_tags=runtime
@@ -181,6 +182,29 @@ overlay() {
   [[ -d /sys/bus/pci && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
   exchanged /sys/bus/pci
   vetoed flipped E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
+}
+
+@test "a file that becomes a link to one of a bridge above a GPU is not mounted with a grant" {
+  local gpu above target
+  gpu=$(realpath /sys/bus/pci/devices/* | awk -F/ 'NF > most { most = NF; deepest = $0 } END { print deepest }')
+  [[ -d $gpu && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
+  # As NVIDIA's driver would show card 0, by a mount of this sandbox alone.
+  mount -t tmpfs driver /proc/driver
+  mkdir -p "/proc/driver/nvidia/gpus/${gpu##*/}"
+  printf 'Device Minor: \t 0\n' >"/proc/driver/nvidia/gpus/${gpu##*/}/information"
+  above=${gpu%/*} target=${gpu%/*}/remove
+  # What is above the first bus has none.
+  [[ -e $target ]] || target=$above/uevent
+  rm -rf "$MG/home/u/data"
+  echo mine >"$MG/home/u/data"
+  exchanged "$target"
+  vetoed flipped E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
+  assert_contains "what" "$stderr" "holds files of GPUs in sysfs"
+  # As the shim decides it for such a source.
+  refused above E_DEVICE_NODE --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$target")"
+  exchanged "$above/power"
+  granted got 1Gi --jq "$(bind "$MG/home/u/data")"
+  [[ ! -f $MG/exchange ]] || fail "nothing was exchanged"
 }
 
 @test "a directory that becomes a link to one that holds mpsgate's own is not mounted with a grant" {
