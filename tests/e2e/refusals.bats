@@ -194,8 +194,7 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   bundle y --jq "$disk"
   create any y
   refute_contains "without a request" "$stderr" "[E_"
-  noted() { grep -q "it mounts /dev/no-such-disk at /x with the type ext4" "$MG/log/mpsgated.log"; }
-  wait_for 10 "the note" noted
+  wait_for 10 "the note" grep -q "it mounts /dev/no-such-disk at /x with the type ext4" "$MG/log/mpsgated.log"
   remove_bundles "$MG/b/y"
 }
 
@@ -214,8 +213,7 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   assert_contains "what, and what to do" "$stderr" "mounts /sys, which holds files of GPUs" "mount what it needs"
   rm "$MG/alias"
   allowed y --jq "$(bound /sys/bus)"
-  noted() { grep -q "it mounts /sys/bus, which holds files of GPUs in sysfs.*row 33a" "$MG/log/mpsgated.log"; }
-  wait_for 10 "the note" noted
+  wait_for 10 "the note" grep -q "it mounts /sys/bus, which holds files of GPUs in sysfs.*row 33a" "$MG/log/mpsgated.log"
   for source in /sys/devices/system/node /sys/devices/system/cpu /sys/class/net /sys/fs/bpf; do
     [[ -e $source ]] || continue
     allowed z --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source")"
@@ -232,8 +230,7 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
     assert_contains "which" "$stderr" "may write $path,"
   done
   allowed y --jq "$open"
-  noted() { grep -q "it may write /proc/sys.*row 33b" "$MG/log/mpsgated.log"; }
-  wait_for 10 "the note" noted
+  wait_for 10 "the note" grep -q "it may write /proc/sys.*row 33b" "$MG/log/mpsgated.log"
   allowed z --ann mpsgate.io/gpu-mem=1Gi \
     --jq '.linux.readonlyPaths = ["/proc/bus", "/proc/sys"] | .linux.maskedPaths = []'
 }

@@ -51,6 +51,12 @@ impl<K: Copy + Ord> Seats<K> {
         Arc::new(Self { most, taken })
     }
 
+    /// Whether somebody would have to give way to one that comes.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.taken().seats.len() >= self.most
+    }
+
     /// A seat for one that comes, of whom at most `each` may have one. Where there is none, a
     /// connection gives way that waits: of those of the same owner where that one has `each`, else
     /// of those of the owner who has most; and of these the one that has waited longest.
@@ -177,7 +183,9 @@ mod tests {
     fn who_waits_longest_of_who_has_most_gives_way_and_who_is_served_does_not() {
         let room = Room::new(4);
         let carols: Vec<_> = (1..=3).map(|n| room.take(&format!("c{n}"), 9).unwrap()).collect();
+        assert!(!room.seats.is_full());
         let bob = room.take("b1", 9).unwrap();
+        assert!(room.seats.is_full());
         assert_eq!(room.gone(), "");
         // Carol has most, and her first has waited longest.
         let alice = room.take("a1", 9).unwrap();

@@ -1,8 +1,8 @@
 //! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the
 //! node can connect, and one thread does all the daemon's work. So nobody has a seat for sure:
 //! whoever comes when all are taken takes one of the address that has the most: that of the
-//! connection that is there longest, whatever it does. A scraper's is over within some turns of the
-//! event loop, in each of which one connection is accepted. What is answered is made some times a
+//! connection that is there longest, whatever it does. Then one is accepted in a millisecond, so
+//! that each has 64 to say what it wants, and be answered. What is answered is made some times a
 //! second, however often it is asked for.
 
 use std::convert::Infallible;
@@ -30,6 +30,8 @@ use crate::daemon::Daemon;
 const CONNECTIONS: usize = 64;
 /// For a whole connection.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Between two connections where all seats are taken.
+const TURN: Duration = Duration::from_millis(1);
 /// After `accept` failed, such as without descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a text is answered: at most 20 are made a second, some milliseconds of work each on a
@@ -75,7 +77,11 @@ pub(super) async fn listen(
             Ok(())
         });
         // Who was accepted has its turn first, however many wait.
-        yield_now().await;
+        if seats.is_full() {
+            tokio::time::sleep(TURN).await;
+        } else {
+            yield_now().await;
+        }
     }
 }
 
