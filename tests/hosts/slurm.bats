@@ -324,6 +324,24 @@ SH
   mpsgate reload
 }
 
+@test "a job that the card refuses has Slurm's controller asked once for all of its tasks" {
+  local job
+  counted
+  # One on each card, so that alice's is beside one of them.
+  for _ in 1 2; do
+    job=$(slurm_submit bob --gres=shard:10 <<<'sleep 600')
+    runs "$job"
+  done
+  : >"$MG/questions"
+  try fail "$SLURM/as" alice srun -n12 --gres=shard:2 echo it ran
+  refute_contains "what srun says" "$stdout$stderr" "it ran"
+  (($(grep -c E_UID <<<"$stdout$stderr") > 6)) || fail "not all tasks were refused E_UID: $stdout$stderr"
+  # Two where the tasks take longer than an answer is kept.
+  (($(grep -c "^show job " "$MG/questions") <= 2)) || fail "its tasks were these questions: $(<"$MG/questions")"
+  settings
+  mpsgate reload
+}
+
 @test "a controller that does not answer for one user's job costs other users nothing" {
   local hung first job
   counted

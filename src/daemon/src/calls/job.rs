@@ -26,7 +26,7 @@ use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::slurm::job::{self, Job};
-use crate::slurm::kept::Ungranted;
+use crate::slurm::kept::Said;
 use crate::{DaemonError, jobs, process};
 
 /// The grant of the caller's job. The first of its tasks brings it about.
@@ -62,34 +62,32 @@ pub(super) async fn job(
     if let Some(reply) = granted(daemon, &job) {
         return Ok(Ok(reply));
     }
-    match answer.now() {
-        Some(Ungranted::Nothing) => return Ok(Ok(nothing())),
-        Some(Ungranted::Refused(refusal)) => return Ok(Err(refusal.clone())),
-        None => {}
-    }
     // It may have ended in the queue: what is said of it then is no answer for the others.
     if !asker::waits(line, &caller, process) {
         return Ok(Err(asker::gone()));
     }
+    let said = if let Some(said) = answer.now().cloned() {
+        said
+    } else {
+        let said = asked(daemon, line, &job, uid).await?;
+        if let Said::Refused(refusal) = &said {
+            refused(daemon, &job::name(job.id), None, refusal);
+        }
+        answer.keep(said.clone());
+        said
+    };
+    let request = match said {
+        Said::Given(request) => request,
+        Said::Nothing => return Ok(Ok(nothing())),
+        Said::Refused(refusal) => return Ok(Err(refusal)),
+    };
     let key = match name(job.id) {
         Ok(key) => key,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let asked = match asked(daemon, line, &job, uid).await? {
-        Ok(Some(asked)) => asked,
-        Ok(None) => {
-            answer.keep(Ungranted::Nothing);
-            return Ok(Ok(nothing()));
-        }
-        Err(refusal) => {
-            refused(daemon, &key.name(None), None, &refusal);
-            answer.keep(Ungranted::Refused(refusal.clone()));
-            return Ok(Err(refusal));
-        }
-    };
     let wanted = Reserve {
         key: key.clone(),
-        request: request(daemon, asked),
+        request,
         uid,
         engine: Engine::Slurm,
         pod: None,
@@ -155,25 +153,28 @@ async fn asked(
     line: &mut Line,
     job: &Job,
     uid: u32,
-) -> Result<Result<Option<Asked>, Refusal>, DaemonError> {
+) -> Result<Said, DaemonError> {
     if daemon.is_starting() {
         line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
     }
     let known = match line.wait("slurmd tells what this node has", daemon.slurm.known()).await {
         Ok(known) => known,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(refusal) => return Ok(Said::Refused(refusal)),
     };
     let waits = "other questions to Slurm's controller are answered first";
     let turn = line.wait(waits, daemon.slurm.turns.next(uid)).await;
     let doing = format!("Slurm's controller tells what job {} was given", job.id);
     let given = match line.wait(&doing, jobs::given(daemon, &known, job.id, turn)).await? {
         Ok(Some(given)) => given,
-        Ok(None) => return Ok(Ok(None)),
-        Err(refusal) => return Ok(Err(refusal)),
+        Ok(None) => return Ok(Said::Nothing),
+        Err(refusal) => return Ok(Said::Refused(refusal)),
     };
     let memory_of = |minor| card_of(daemon, minor).map(|(_, memory)| memory);
     let shard = Mib(daemon.settings.now().slurm.shard_mib);
-    Ok(policy::ask(&given, &known.devices, memory_of, shard).map(Some))
+    Ok(match policy::ask(&given, &known.devices, memory_of, shard) {
+        Ok(asked) => Said::Given(request(daemon, asked)),
+        Err(refusal) => Said::Refused(refusal),
+    })
 }
 
 /// A managed card and what of it may be granted.

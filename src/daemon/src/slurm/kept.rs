@@ -1,12 +1,13 @@
-//! What is kept of a job whose tasks ask: its lock, and for some seconds the answer that it has no
-//! grant. So a job's tasks wait for each other and for no other job's, and the controller is asked
-//! for a job once in that time, however often and from however many tasks.
+//! What is kept of a job whose tasks ask: its lock, and for some seconds what the controller has
+//! said of it. So a job's tasks wait for each other and for no other job's, and the controller is
+//! asked for a job once in that time, however often and from however many tasks. What a card
+//! refuses is not kept: it may have room for the next task.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_model::Refusal;
+use mpsgate_model::{Refusal, Request};
 use tokio::time::Instant;
 
 use super::job::Job;
@@ -16,11 +17,13 @@ const KEPT: Duration = Duration::from_secs(5);
 /// Jobs of which something is kept though none of their tasks asks.
 const MOST: usize = 1024;
 
-/// Why a job has no grant.
+/// What Slurm has given a job.
 #[derive(Debug, Clone)]
-pub(crate) enum Ungranted {
-    /// Slurm has given it nothing.
+pub(crate) enum Said {
     Nothing,
+    /// So much of a certain card.
+    Given(Request),
+    /// It is not to be known, or cannot be had of any card.
     Refused(Refusal),
 }
 
@@ -29,17 +32,17 @@ pub(crate) type Lock = Arc<tokio::sync::Mutex<Answer>>;
 
 /// The last answer of a job.
 #[derive(Debug, Default)]
-pub(crate) struct Answer(Option<(Instant, Ungranted)>);
+pub(crate) struct Answer(Option<(Instant, Said)>);
 
 impl Answer {
     /// As long as it counts.
-    pub(crate) fn now(&self) -> Option<&Ungranted> {
-        let (since, why) = self.0.as_ref()?;
-        (since.elapsed() < KEPT).then_some(why)
+    pub(crate) fn now(&self) -> Option<&Said> {
+        let (since, said) = self.0.as_ref()?;
+        (since.elapsed() < KEPT).then_some(said)
     }
 
-    pub(crate) fn keep(&mut self, why: Ungranted) {
-        self.0 = Some((Instant::now(), why));
+    pub(crate) fn keep(&mut self, said: Said) {
+        self.0 = Some((Instant::now(), said));
     }
 }
 
@@ -93,7 +96,7 @@ mod tests {
             let answer = lock.try_lock().unwrap();
             answer.now().is_some()
         };
-        jobs.of(&job(7, 1)).try_lock().unwrap().keep(Ungranted::Nothing);
+        jobs.of(&job(7, 1)).try_lock().unwrap().keep(Said::Nothing);
         assert!(said(7, 1));
         assert!(!said(7, 2), "another job of that number");
         // Of jobs without an answer nothing is kept.
@@ -102,7 +105,7 @@ mod tests {
         }
         assert!(jobs.0.lock().unwrap().len() <= 2);
         for id in 0..=u32::try_from(MOST).unwrap() {
-            jobs.of(&job(id, 9)).try_lock().unwrap().keep(Ungranted::Nothing);
+            jobs.of(&job(id, 9)).try_lock().unwrap().keep(Said::Nothing);
         }
         assert!(jobs.0.lock().unwrap().len() <= MOST);
     }
@@ -111,7 +114,7 @@ mod tests {
     fn an_answer_counts_for_some_seconds() {
         let mut answer = Answer::default();
         assert!(answer.now().is_none());
-        answer.keep(Ungranted::Nothing);
+        answer.keep(Said::Nothing);
         assert!(answer.now().is_some());
         let Some((since, _)) = &mut answer.0 else { panic!("it is kept") };
         *since = since.checked_sub(KEPT).unwrap();
