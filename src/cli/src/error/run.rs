@@ -31,7 +31,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The user would share root's terminal.
-    #[error("user {0:?} could type into this terminal, as root (TIOCSTI)")]
+    #[error("user {0:?} could type into this terminal, as root (TIOCSTI, TIOCLINUX)")]
     Terminal(String),
     /// The cgroup does not hold.
     #[error("{} can be opened, and is no GPU of the grant: the kernel does not close devices to this cgroup", .0.display())]
@@ -64,8 +64,8 @@ impl RunError {
             Self::NoUser(_) => Some("getent passwd".to_owned()),
             Self::User { .. } => Some("run it as root, or without --user".to_owned()),
             Self::Terminal(_) => Some(
-                "setsid --wait mpsgate run …, which has no terminal; or, from Linux 6.2 on: sysctl \
-                 dev.tty.legacy_tiocsti=0"
+                "setsid --wait mpsgate run …, which has no terminal; or, over ssh or in a terminal \
+                 emulator, from Linux 6.2 on: sysctl dev.tty.legacy_tiocsti=0"
                     .to_owned(),
             ),
             Self::Open(_) => Some("mpsgate doctor; docs/run.md names what is needed".to_owned()),
