@@ -41,13 +41,17 @@ pub(crate) struct Said {
 }
 
 /// One for each process of it that runs on the node whose root is `root`, or for the program that
-/// is installed there. `runtime`: as `runtime.path` has it.
-pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Vec<Standing> {
-    let running = engines::find(engine, root).engines;
+/// is installed there; and why one may run that is not known. `runtime`: as `runtime.path` has it.
+pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> (Vec<Standing>, Vec<String>) {
+    let engines::Found { engines: running, mut doubts } = engines::find(engine, root);
+    // Where no process is shown, as below another root, that is no finding of an engine.
+    if !root.join("proc/1").exists() {
+        doubts.clear();
+    }
     if running.is_empty() {
         let installed = programs::find_below(root, engine.program()).map(Program::Installed);
         let standing = |program| standing(engine, root, runtime, &program, None);
-        return installed.map(standing).into_iter().collect();
+        return (installed.map(standing).into_iter().collect(), doubts);
     }
     let mut found = Vec::new();
     for one in &running {
@@ -58,7 +62,7 @@ pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Vec<Standing> {
         }
         found.push(standing);
     }
-    found
+    (found, doubts)
 }
 
 fn standing(

@@ -59,6 +59,8 @@ pub(super) struct Facts {
     /// What the control daemons' logs say of their version; 535 and 550 say nothing.
     pub(super) mps_version: Option<String>,
     pub(super) engines: Vec<EngineFacts>,
+    /// Why engines may run that are not among these.
+    pub(super) doubts: BTreeSet<String>,
     /// Policy in kubelet's `cpu_manager_state`; `None`: no kubelet wrote one.
     pub(super) cpu_manager: Known<Option<String>>,
     pub(super) security: Security,

@@ -42,6 +42,7 @@ pub(super) fn gather(root: &Path) -> Facts {
     let own_programs = programs::own(root);
     let control = programs::program(&below(root, &or_default.mps.control));
     let runtime = programs::runtime(root, &or_default.runtime.path, &own_programs);
+    let (engines, doubts) = host::engines(root, &or_default.runtime.path);
     Facts {
         euid: nix::unistd::geteuid().as_raw(),
         nvml: nvml(root, &or_default.nvml.library),
@@ -65,7 +66,8 @@ pub(super) fn gather(root: &Path) -> Facts {
         default_mps: below(root, DEFAULT_MPS).exists(),
         module: host::module(root),
         mps_version: host::mps_version(root),
-        engines: host::engines(root, &or_default.runtime.path),
+        engines,
+        doubts,
         cpu_manager: host::cpu_manager(root),
         security: host::security(root),
         clock: host::clock(root),

@@ -272,6 +272,19 @@ fn an_engine_is_evaluated_by_its_own_settings() {
 }
 
 #[test]
+fn an_engine_whose_program_others_can_change_is_told_of_once() {
+    let root = Root::new();
+    root.process(90, "dockerd", 0, NODE_MOUNTS);
+    root.write("/srv/dockerd", "");
+    std::fs::set_permissions(root.at("/srv/dockerd"), PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::remove_file(root.at("/proc/90/exe")).unwrap();
+    symlink(root.at("/srv/dockerd"), root.at("/proc/90/exe")).unwrap();
+    root.assert("engine", "warn", "/srv/dockerd, and is not taken for an engine");
+    let ended = mpsgate(&["doctor", "--root", text(root.dir.path())]);
+    assert_eq!(ended.stdout.matches("pid 90 runs ").count(), 1, "{ended:#?}");
+}
+
+#[test]
 fn a_card_in_the_settings_is_evaluated_as_managed() {
     let root = Root::new();
     let config = "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n[gpus]\nmanage = \"all\"\n";

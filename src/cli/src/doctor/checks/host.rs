@@ -36,11 +36,15 @@ pub(super) fn driver(facts: &Facts) -> Vec<Finding> {
 
 /// Whether the engines really call mpsgate, by their own settings.
 pub(super) fn engines(facts: &Facts) -> Vec<Finding> {
-    if facts.engines.is_empty() {
+    const TRUST: &str = "what runs as an engine has to be root's alone, with the directories above \
+                         it: chown root: PROGRAM; chmod go-w PROGRAM; sudo mpsgate doctor";
+    if facts.engines.is_empty() && facts.doubts.is_empty() {
         return vec![skip("no containerd, Docker, Podman or CRI-O is installed")];
     }
     let managed = !facts.managed().is_empty();
-    facts.engines.iter().map(|engine| evaluate(engine, managed).about(engine.name)).collect()
+    let known = facts.engines.iter().map(|engine| evaluate(engine, managed).about(engine.name));
+    let doubt = |why: &String| warn(format!("{why}; its settings were not evaluated"), TRUST);
+    known.chain(facts.doubts.iter().map(doubt)).collect()
 }
 
 fn evaluate(engine: &EngineFacts, managed: bool) -> Finding {

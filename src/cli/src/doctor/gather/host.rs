@@ -1,6 +1,6 @@
 //! What stands round mpsgate: the driver's module, engines, kubelet, security modules, clock, keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -50,13 +50,14 @@ pub(super) fn mps_version(root: &Path) -> Option<String> {
     )
 }
 
-pub(super) fn engines(root: &Path, runtime: &Path) -> Vec<EngineFacts> {
-    [Engine::Containerd, Engine::Docker, Engine::Podman, Engine::Crio]
-        .into_iter()
-        .flat_map(|engine| {
-            standing::of(engine, root, runtime).into_iter().map(move |found| (engine, found))
-        })
-        .map(|(engine, standing)| EngineFacts {
+/// And why others may run.
+pub(super) fn engines(root: &Path, runtime: &Path) -> (Vec<EngineFacts>, BTreeSet<String>) {
+    // A process that is not known may be any of them, and is told of once.
+    let (mut engines, mut doubts) = (Vec::new(), BTreeSet::new());
+    for engine in [Engine::Containerd, Engine::Docker, Engine::Podman, Engine::Crio] {
+        let (found, doubted) = standing::of(engine, root, runtime);
+        doubts.extend(doubted);
+        engines.extend(found.into_iter().map(|standing| EngineFacts {
             name: engine.name(),
             version: standing.version,
             in_use: standing.in_use,
@@ -66,8 +67,9 @@ pub(super) fn engines(root: &Path, runtime: &Path) -> Vec<EngineFacts> {
                 }
                 Err(error) => Err(trouble(&error, error.hint())),
             },
-        })
-        .collect()
+        }));
+    }
+    (engines, doubts)
 }
 
 pub(super) fn cpu_manager(root: &Path) -> Known<Option<String>> {
