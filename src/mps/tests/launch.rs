@@ -180,23 +180,58 @@ fn a_program_that_cannot_be_executed_is_named_and_leaves_the_lock_free() {
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
 }
 
-/// Its tmpfs is its own: what it mounts reaches nobody, and what it writes lies nowhere else.
+/// Its tmpfs is its own: what it mounts reaches nobody, and what it writes lies nowhere else. What
+/// its node unmounts it does not keep. The node is a namespace with a shared mount, as systemd has.
 #[test]
-fn its_tmpfs_is_seen_by_nobody_else() {
+fn its_tmpfs_is_seen_by_nobody_else_and_it_keeps_nothing_mounted() {
     need!(root());
     let stage = Stage::new();
-    let pipe = stage.dirs.pipe_dir();
-    let look = format!("grep ' {0} ' /proc/self/mountinfo; touch {0}/file", pipe.display());
-    let output = stage.launch(&[], &["/bin/sh", "-ec", &look]).output().unwrap();
+    let (dir, pipe) = (stage.dir.path(), stage.dirs.pipe_dir());
+    let node = r#"mount --bind "$0" "$0"
+        mount --make-shared "$0"
+        mkdir "$0/other"
+        mount -t tmpfs tmpfs "$0/other"
+        "$@"
+        exit"#;
+    let around = ["unshare", "-m", "sh", "-ec", node, dir.to_str().unwrap()];
+    // Counted are: the node's other mount, the tmpfs on the node, the other mount after its end.
+    let look = format!(
+        r#"mounts=/proc/self/mountinfo
+        grep ' {pipe} ' $mounts
+        touch {pipe}/file
+        grep -c ' {dir}/other ' $mounts
+        nsenter --mount=/proc/$PPID/ns/mnt sh -c "grep -c ' {pipe} ' $mounts; umount {dir}/other"
+        grep -c ' {dir}/other ' $mounts || :"#,
+        pipe = pipe.display(),
+        dir = dir.display()
+    );
+    let output = stage.launch(&around, &["/bin/sh", "-ec", &look]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     let seen = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && seen.contains(" - tmpfs mpsgate "), "{seen}");
-    for option in ["nosuid", "nodev", "noexec", "size=4096k", "mode=711"] {
-        assert!(seen.contains(option), "{option}: {seen}");
+    let (own, counts) = seen.split_once('\n').unwrap_or_default();
+    for part in [" - tmpfs mpsgate ", "nosuid", "nodev", "noexec", "size=4096k", "mode=711"] {
+        assert!(own.contains(part), "{part}: {seen}");
     }
-    assert!(!seen.contains(" shared:"), "{seen}");
+    assert!(!own.contains(" shared:"), "{seen}");
+    assert_eq!(counts, "1\n0\n0\n", "{seen}");
     assert_eq!(fs::read_dir(&pipe).unwrap().count(), 0);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains(pipe.to_str().unwrap()), "{mounts}");
+}
+
+/// As where the kernel has no memory for it.
+#[test]
+fn without_its_tmpfs_nothing_is_started() {
+    need!(root());
+    // A seccomp filter: ENOMEM for a mount whose flags are MS_NOSUID, MS_NODEV and MS_NOEXEC.
+    let filter = r#"my ($prctl, $mount) = `uname -m` =~ /^x86_64/ ? (157, 165) : (167, 40);
+        my $program = join '', map { pack 'SCCL', @$_ } [0x20, 0, 0, 0], [0x15, 0, 3, $mount],
+            [0x20, 0, 0, 40], [0x15, 0, 1, 14], [0x06, 0, 0, 0x5000c], [0x06, 0, 0, 0x7fff0000];
+        syscall($prctl, 22, 2, pack('S x6 P', 6, $program), 0, 0) == 0 or die "no filter: $!";
+        exec @ARGV or die "$ARGV[0]: $!""#;
+    let stage = Stage::new();
+    let said = stage.refused(&["perl", "-e", filter, "--"]);
+    let step = format!("cannot mount a tmpfs at {}", stage.dirs.pipe_dir().display());
+    assert!(said.contains(&step) && said.contains("os error 12"), "{said}");
+    assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
 }
 
 /// A busy node: each round binds all that is mounted so far once more.
