@@ -22,7 +22,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench test-restarts gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -150,6 +150,10 @@ test-bench: ## the gate's part of the bench, as short as it can be: that it ends
 	@tests/env/install.sh test
 	@mkdir -p $(LOGS)
 	@BATS_TEST_TIMEOUT=900 bats --formatter tap --print-output-on-failure tests/bench 2>&1 | tee $(LOGS)/bench.log
+
+test-restarts: ## mpsgated, gate and holder restarted 100 times each under clients that attach all the time (root; after build; MG_RESTARTS=N)
+	@mkdir -p $(LOGS)
+	@MG_RESTARTS=$(or $(MG_RESTARTS),100) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/mps_gate.bats 2>&1 | tee $(LOGS)/restarts.log
 
 gpu-pack: build ## all that tests/gpu/run needs on a GPU machine without network, into out/gpu
 	@tests/gpu/pack

@@ -57,10 +57,10 @@ EVERY="chart crun engines gpu hosts image k8s packages vm"
   local by_day by_night
   by_day=$(ran)
   [[ $output == *"left out: MG_SELECT=nightly has it"*"tests/bench/gate.bats: "*"tests/e2e/old_kernel.bats: "*"tests/k8s/restarts.bats: "* ]]
-  [[ $(<"$LOGS/left-out") == *"test-engines: "*"docker-28"* ]]
+  [[ $(<"$LOGS/left-out") == *"test-restarts: 100 "*"test-engines: "*"docker-28"* ]]
   MG_SELECT=nightly MG_UNCHANGED='' all
   by_night=$(ran)
-  [[ $by_night == "bench differential e2e engines faults hosts k8s vm vm" && $output != *"left out"* ]]
+  [[ $by_night == "bench differential e2e engines faults hosts k8s restarts vm vm" && $output != *"left out"* ]]
   MG_SELECT='' MG_UNCHANGED='' all
   # The first two are of make test otherwise.
   # shellcheck disable=SC2086 # words

@@ -57,7 +57,7 @@ export MG_JOBS=${jobs:-2}
 target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${select:+MG_CELLS=$select}
-if [[ $select != ci ]]; then for name in differential bench; do target "test-$name"; done; fi
+if [[ $select != ci ]]; then for name in differential bench restarts; do target "test-$name"; done; fi
 # These wait more than they compute, too.
 MG_JOBS=${jobs:-3}
 if [[ $select == nightly ]]; then
@@ -88,6 +88,7 @@ if [[ $select == ci ]]; then
     grep -rH '^# nightly: ' "$here"/../*/*.bats | sed -E 's|.*/tests/env/\.\./|tests/|; s|:# nightly: |: |' | sort
     echo "test-faults: 80 of 100 restarts"
     echo "test-differential: 5,000 documents besides those of make test"
+    echo "test-restarts: 100 restarts each of mpsgated, gate and holder, of which make test has 4, 4 and 1"
     echo "test-engines: $("$here/../engines/run" --list nightly | paste -sd' ')"
     echo "test-vm: what is tagged nightly, its reboots, the end-to-end files and generated documents on its crun and runc, plain processes, JupyterHub, the scheduler's unit, the crash points, the engines' own tests in the machine, the machine of sid"
   } >"$logs/left-out"

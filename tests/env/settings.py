@@ -146,17 +146,17 @@ def judge(seen, listed):
 
 def self_test(keys):
     shell = (
-        'SETTINGS="s|^control = .*|control = \\"$MG/x\\"\\\\nchannel = \\"none\\"|"\n'
+        'SETTINGS="s|^control = .*|control = \\"$MG/x\\"\\\\norphan = \\"kill\\"|"\n'
         "daemon_with '/^\\[mps\\]/i [policy]\\nhost_pid = \"warn\"'\n"
         "printf '[trust]\\nlocal = \"auto\"\\n[run]\\nmax_mib = %s\\n' 7\n"
         'cat >x <<TOML\n[nvidia-container-runtime]\nmode = "cdi"\n[inject]\nmode = "cdi"\nTOML\nmode = "cdi"\n'
         "SETTINGS='/^manage/a schedule = \"share\"'\n"
     )
     keys = {
-        "mps": {"control": '"x"', "channel": '"auto"'}, "policy": {"host_pid": '"refuse"'}, "trust": {"local": '"auto"'},
+        "mps": {"control": '"x"', "orphan": '"wait"'}, "policy": {"host_pid": '"refuse"'}, "trust": {"local": '"auto"'},
         "run": {"max_mib": "0"}, "inject": {"mode": '"auto"'}, "gpus": {"manage": "[]", "schedule": '"mps"'},
     }
-    want = [("mps.control", 1), ("mps.channel", 1), ("policy.host_pid", 2), ("run.max_mib", 3), ("inject.mode", 8), ("gpus.schedule", 11)]
+    want = [("mps.control", 1), ("mps.orphan", 1), ("policy.host_pid", 2), ("run.max_mib", 3), ("inject.mode", 8), ("gpus.schedule", 11)]
     assert of_text(shell, keys) == want, of_text(shell, keys)
     rust = "node.config.gpus.schedule = Schedule::Share;\nconfig.trust.local = Switch::Auto;\nconfig.gpus.manage = Manage::Uuids(Vec::new());\n"
     assert of_rust(rust, keys) == [("gpus.schedule", 1)], of_rust(rust, keys)

@@ -40,7 +40,7 @@ counts_not() {
 
 @test "a file of a crate that a stage's programs link counts, one of another crate does not" {
   local stage
-  for stage in crun differential engines gpu hosts; do
+  for stage in crun differential engines gpu hosts restarts; do
     counts "$stage" src/policy/src/lib.rs
     counts "$stage" tests/fakes/nvml/src/lib.rs
     counts_not "$stage" src/scheduler/src/lib.rs
@@ -51,6 +51,8 @@ counts_not() {
   counts engines src/kubelet/src/lib.rs
   counts_not k8s tests/bench/src/cases.rs
   counts bench tests/bench/src/gate.rs
+  counts restarts tests/e2e/mps_gate.bats
+  counts_not restarts tests/bench/src/gate.rs
 }
 
 @test "a crate's own tests, and what only lints read, make no stage run again" {

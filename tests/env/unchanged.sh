@@ -16,7 +16,7 @@ records=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/unchanged
 # What a stage reads in tests/, and which pages. `tests/env` and the fakes belong to each.
 of_stage() {
   case $1 in
-    crun | differential) echo tests/e2e ;;
+    crun | differential | restarts) echo tests/e2e ;;
     bench) echo tests/bench ;;
     gpu) echo tests/e2e tests/gpu src/mps/tests docs/gpu-report.md ;;
     image) echo tests/container ;;
@@ -35,7 +35,7 @@ programs_of() {
   local node="mpsgate-shim mpsgate-gate mpsgate-daemon mpsgate-cli fake-nvml fake-mps-control cuda-client mpsgate-escape mpsgate-differential"
   case $1 in
     chart) echo mpsgate-cli ;;
-    crun | differential | engines | gpu | hosts) echo "$node" ;;
+    crun | differential | engines | gpu | hosts | restarts) echo "$node" ;;
     bench) echo "$node mpsgate-bench" ;;
     image | k8s) echo "$node mpsgate-scheduler mpsgate-inspect" ;;
     packages) echo "$node mpsgate-scheduler mpsgate-inspect mpsgate-pages" ;;
