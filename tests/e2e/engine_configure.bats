@@ -4,6 +4,7 @@
 # with a grant, --check, --undo.
 
 load suite
+load token
 
 setup_file() {
   runtime_below
@@ -175,6 +176,36 @@ is_crio() { [[ $(cat "/proc/$1/comm") == crio ]]; }
   kill "${pids[@]}"
   rm -r "$MG/theirs" "$MG/names"
 }
+
+@test "on a node with a kubelet mpsgated starts and reads nothing of a user's whose set-user-ID program is called containerd" {
+  local program=$MG/names/containerd theirs=$MG/theirs/config.toml log=$MG/log/mpsgated.log user doctor
+  mkdir -p "$MG/theirs" "$MG/names"
+  mkfifo "$MG/names/wait"
+  install -m 4755 "$(readlink -f /bin/sh)" "$program"
+  install -o 65534 /dev/null "$theirs"
+  chown 65534 "$MG/theirs"
+  setpriv --reuid 65534 --regid 65534 --clear-groups "$program" -p -s -- --config "$theirs" <>"$MG/names/wait" 3>&- &
+  user=$!
+  wait_for 10 "it is root by its effective user" has_uids "$user" "65534 0 0 0"
+  # Whoever starts or reads them from now on leaves the time.
+  touch -a -d @0 "$program" "$theirs"
+  kubelet_appears
+  try any mpsgate doctor -o json
+  doctor=$stdout
+  assert_equal "containerd in doctor" "$(jq -r '.checks[] | select(.name == "engine" and .subject == "containerd") | .result' <<<"$doctor")" skip
+  # Root's own beside it is an engine, and the only one.
+  bears_crios_name env --
+  try 0 mpsgate reload
+  wait_for 20 "mpsgated has looked" grep -q "handlers of the engine engine=crio " "$log"
+  refute_contains "status, doctor and log" "$(mpsgate status)$doctor$(<"$log")" "$MG/theirs" "$program"
+  assert_equal "when both were last read" "$(stat -c %X "$program" "$theirs" | xargs)" "0 0"
+  "$program" -c :
+  [[ $(stat -c %X "$program") != 0 ]] || fail "a start leaves no time here: nothing is shown by this"
+  kill "$user" "$named"
+  kubelet_goes
+  rm -r "$MG/theirs" "$MG/names"
+}
+has_uids() { [[ $(awk '/^Uid:/ { print $2, $3, $4, $5 }' "/proc/$1/status") == "$2" ]]; } # PID UIDS
 
 @test "a settings file on a read-only file system: refused with the reason" {
   mkdir -p "$MG/ro" /etc/docker

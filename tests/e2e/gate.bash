@@ -6,7 +6,7 @@ WORD=4711
 # Somebody greeted, and then nothing came.
 ENDED=805
 card=/run/mpsgate/mps/0
-GATE_SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\norphan = \"kill\"|"
+GATE_SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
 
 # gate_files: the containers' file system with the library, and a control daemon that finds the
 # tests' server. Where the library cannot be had, $MG/skip says why.

@@ -29,6 +29,9 @@ second_process() {
   second=$(<"$MG/second")
 }
 
+# plain_processes: what mpsgate run needs (docs/run.md), v1 or systemd.
+plain_processes() { [[ -d /sys/fs/cgroup/devices || -d /run/systemd/system ]] || skip "this node has cgroup v2 alone, and no systemd"; }
+
 # Its first thread has ended, and another one lives.
 leaderless() { grep -q ') Z ' "/proc/$1/stat" && grep -q '^Threads:[[:space:]]*[2-9]' "/proc/$1/status"; } # PID
 
@@ -110,9 +113,9 @@ numbered() {
   wait_for 10 "what good uses" used_is good 1024
 }
 
+# bats test_tags=runtime
 @test "a process of mpsgate run whose main thread has ended counts for its grant" {
-  # docs/run.md: it needs v1 or systemd.
-  [[ -d /sys/fs/cgroup/devices ]] || skip "this node has cgroup v2 alone, and no systemd"
+  plain_processes
   stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - leaderless
   wait_for 20 "it has its grant" grant_is bad active
   wait_for 10 "its main thread ends" leaderless "$stranger"
@@ -152,8 +155,7 @@ numbered() {
 }
 
 @test "a process of mpsgate run whose name is no text counts for its grant" {
-  # docs/run.md: it needs v1 or systemd.
-  [[ -d /sys/fs/cgroup/devices ]] || skip "this node has cgroup v2 alone, and no systemd"
+  plain_processes
   stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - renamed
   wait_for 20 "it has its grant" grant_is bad active
   wait_for 10 "it has its name" renamed "$stranger"

@@ -102,8 +102,17 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # THAN
   pid=$(card 0 .mps.pid)
   kill -KILL "$pid"
   wait_for 30 "card 0 is ready with another control daemon" another_daemon "$pid"
-  [[ -d /proc/$stranger ]] || fail "her process was ended"
   granted g 1Gi --ann mpsgate.io/gpu=0
+  # Nor is it taken for the server by what it uses.
+  uses "$stranger" 9000
+  wait_for 20 "it is reported" acted
+  assert_equal "actions" "$(actions)" "null reported"
+  assert_contains "why" "$(status_json | jq -r '.actions[0].why')" "pid $stranger (nvidia-cuda-mps)" \
+    "uses 9000 MiB of the card and is in no container with a grant"
+  assert_equal "memory of others and of servers" "$(card 0 '.memory | "\(.others) \(.servers)"')" "$((9000 << 20)) 0"
+  card_is ready 0
+  granted h 1Gi --ann mpsgate.io/gpu=0
+  [[ -d /proc/$stranger ]] || fail "her process was ended"
 }
 
 @test "a control daemon of an older mpsgate closes the card, is named and left alone, and mps restart replaces it" {

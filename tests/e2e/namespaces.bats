@@ -125,6 +125,7 @@ as_containerd() {
   try any "$RUNTIME" --root "$MG/runc/k8s.io" --log "$MG/log/oci.json" --log-format json create --bundle "$MG/k8s.io/$1" "$1"
 }
 
+# bats test_tags=runtime
 @test "a pod's own PID namespace is allowed, another pod's is not" {
   daemon_with '/^\[mps\]/i [trust]\nlocal = "on"'
   local pause=0123456789abcdef0123456789abcdef other=fedcba9876543210fedcba9876543210 pid
@@ -134,9 +135,12 @@ as_containerd() {
   pid=$("$REAL" --root "$MG/runc/k8s.io" state "$pause" | jq .pid)
   bundle own "${WANT[@]}" --ann "io.kubernetes.cri.sandbox-id=$pause" --ann io.kubernetes.cri.container-type=container --jq "$(pids_of "$pid")"
   as_containerd own
-  refute_contains "of its own pod" "$stderr" E_HOST_PID
+  [[ $status == 0 ]] || fail "of its own pod:" "$stderr"
+  assert_equal "its grant" "$(grant own .state)" active
+  assert_equal "its PID namespace" "$(namespace_of "$("$REAL" --root "$MG/runc/k8s.io" state own | jq .pid)")" "$(namespace_of "$pid")"
   bundle foreign "${WANT[@]}" --ann "io.kubernetes.cri.sandbox-id=$other" --ann io.kubernetes.cri.container-type=container --jq "$(pids_of "$pid")"
   as_containerd foreign
+  [[ $status != 0 ]] || fail "of another pod: it was created"
   assert_contains "of another pod" "$stderr" E_HOST_PID
   local id
   for id in own foreign "$pause"; do
@@ -160,11 +164,23 @@ as_containerd() {
   # As an MPS server: a process of the host with the grant's uid and root's gid. Without the host's
   # PID namespace there is no number by which it could be named.
   setpriv --reuid 1000 --regid 0 --clear-groups sleep 600 3>&- &
-  local server=$!
+  local server=$! attempt
+  install -m 755 "$MG_OUT/fakes/escape-try" /usr/bin
+  [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
+  install -m 755 "$MG_OUT/fakes/escape-try" "$MG/rootfs/escape-try"
   granted t 1Gi --jq "$PLAIN"
   try_oci any exec t sh -c "kill -9 $server; ls -d /proc/$server/root; for p in /proc/[0-9]*; do readlink \$p/exe; done"
   [[ -d /proc/$server ]] || fail "the server is gone"
   refute_contains "its /proc" "$stdout" "/bin/sleep /proc" "/proc/$server"
+  for attempt in kill ptrace; do
+    try_oci exec t /escape-try "$attempt" "$server"
+    assert_contains "$attempt" "$stdout" "blocked: " "(ESRCH)"
+    # On the node nothing keeps that user from it, but Yama from tracing it.
+    if [[ $attempt == kill || $(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0) == 0 ]]; then
+      try setpriv --reuid 1000 --regid 0 --clear-groups escape-try "$attempt" "$server"
+      assert_contains "$attempt on the node" "$stdout" "open: "
+    fi
+  done
   kill "$server"
   delete t
 }

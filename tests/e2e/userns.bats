@@ -39,7 +39,7 @@ userns() {
   assert_equal "config.json" "$(sha256sum <"$MG/b/g/config.json")" "$before"
 }
 
-@test "in a user namespace with the node's /proc: refused where that is covered in part, and without one it gets its own" {
+@test "in a user namespace with the node's /proc: refused where that is covered in part; its own where one is whole, and without a user namespace" {
   daemon_with ''
   # As the sandbox's is, and as it may be on a node: /proc/devices.
   grep -q ' /proc/devices ' /proc/self/mountinfo || fail "the sandbox's /proc is whole"
@@ -50,6 +50,29 @@ userns() {
   granted y 2Gi --jq '(.mounts[] | select(.destination == "/proc")) |= {destination: "/proc", type: "bind", source: "/proc", options: ["rbind"]}'
   assert_equal "its procfs" "$(jq -r '.mounts[] | select(.destination == "/proc") | .type' "$MG/b/y/config.json")" proc
   delete y
+  # With one that hides nothing the kernel mounts it, wherever that one is.
+  local pid device
+  mkdir "$MG/whole"
+  mount -t proc proc "$MG/whole"
+  userns g --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0
+  create g
+  start g
+  assert_equal "the grant and its uid" "$(grant g '"\(.state) \(.uid)"')" "active 100000"
+  pid=$(pid_of g)
+  [[ $(readlink "/proc/$pid/ns/user") != "$(readlink /proc/self/ns/user)" ]] || fail "it has the node's user namespace"
+  [[ $(readlink "/proc/$pid/ns/pid") != "$(readlink /proc/self/ns/pid)" ]] || fail "it has the node's PID namespace"
+  assert_equal "its number inside" "$(sed -n 's/^NSpid:.*\t//p' "/proc/$pid/status")" 1
+  assert_equal "the spec's namespace" "$(jq -c '[.linux.namespaces[] | select(.type == "pid")]' "$MG/b/g/config.json")" '[{"type":"pid"}]'
+  assert_equal "the spec's procfs" "$(jq -r '[.mounts[] | select(.destination == "/proc") | .type] | join(" ")' "$MG/b/g/config.json")" proc
+  device=$(awk '$5 == "/proc" { print $3, $4 }' "/proc/$pid/mountinfo")
+  [[ $device == *" /" ]] || fail "what it has at /proc: $device"
+  [[ -z $(awk -v device="${device% /}" '$3 == device' /proc/self/mountinfo) ]] || fail "its procfs $device is one of the node's"
+  try_oci exec g sh -c 'cat /proc/[0-9]*/comm'
+  assert_contains "what it sees" "$stdout" sleep
+  refute_contains "what it sees" "$stdout" mpsgated
+  delete g
+  umount "$MG/whole"
+  rmdir "$MG/whole"
   daemon_with
 }
 

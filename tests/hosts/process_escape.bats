@@ -66,9 +66,9 @@ PAGE
 
 # --- rows -----------------------------------------------------------------------------------------
 
-# row ATTEMPT EXPECTED SEEN VERDICT
+# row ATTEMPT EXPECTED SEEN VERDICT: with $by, where a test has several users try the same.
 row() {
-  printf '| %s | %s | %s | %s |\n' "$@" | sed -E 's/`//g; s/\b(pid) [0-9]+/\1 N/g; s|/proc/[0-9]+|/proc/N|g; s/\b([0-9a-f]{16}){1,2}\b/INSTANCE/g' >>"$MG/rows"
+  printf '| %s | %s | %s | %s |\n' "$1${by:-}" "${@:2}" | sed -E 's/`//g; s/\b(pid) [0-9]+/\1 N/g; s|/proc/[0-9]+|/proc/N|g; s/\b([0-9a-f]{16}){1,2}\b/INSTANCE/g' >>"$MG/rows"
   tail -n 1 "$MG/rows"
 }
 # closed ATTEMPT REASON CMD...: CMD says as its last line what came of it.
@@ -122,11 +122,11 @@ said() {
   local code=${stdout##* }
   if [[ $code == "$WORD" ]]; then echo "open: a server says $WORD"; else echo "blocked: cuInit says ${code:-nothing: $stderr}"; fi
 }
-control() { # USER DIRECTORY COMMAND: by NVIDIA's front-end; again where the daemon serves another one
+control() { # DIRECTORY COMMAND WHO...: by NVIDIA's front-end; again where the daemon serves another one
   local i
-  echo "$3" >"$TRY/command"
+  echo "$2" >"$TRY/command"
   for i in {1..5}; do
-    try any as "$1" sh -c 'CUDA_MPS_PIPE_DIRECTORY=$1 timeout 10 "$2" <"$3"' x "$2" "$MG/control/nvidia-cuda-mps-control" "$TRY/command"
+    try any "${@:3}" sh -c 'CUDA_MPS_PIPE_DIRECTORY=$1 timeout 10 "$2" <"$3"' x "$1" "$MG/control/nvidia-cuda-mps-control" "$TRY/command"
     [[ $stdout$stderr == *"Cannot send command"* ]] || return 0
     sleep 0.3
   done
@@ -335,7 +335,7 @@ nobody_asks() { ! pgrep -x mpsgate >/dev/null; }
   closed "a socket of its own in a door" "Permission denied" hers escape-try bind "$door/mine"
   closed "remove a door" "Permission denied" hers outcome rm -f "$door/control"
   closed "close a door (chmod)" "Operation not permitted" hers outcome chmod 000 "$door/control"
-  control alice "$door" get_default_active_thread_percentage
+  control "$door" get_default_active_thread_percentage as alice
   refute_contains "an answer" "$stdout" 100
   closed_as "a command of MPS through a door" "" "blocked: ${stdout:-no answer}"
   # Whoever knows its name can connect there, and is ended. Everybody reads half of it.
@@ -371,28 +371,34 @@ server_limit_is() {
 @test "past the gate there is no way: nothing of the control daemon is on the node for its users" {
   gate_needed
   server_says_word
-  local command file pid
+  local who by command file pid
   pid=$(card 0 .mps.pid)
   given alice served --gpu-mem 2Gi --gpu 0 -- sleep 600
-  try any as carol env CUDA_MPS_PIPE_DIRECTORY="$card/pipe" attach
-  closed_as "a client without a grant" "cuInit says" "$(said)"
-  try any hers env CUDA_MPS_PIPE_DIRECTORY="$card/pipe" attach
-  closed_as "a client with a grant, past its door" "cuInit says" "$(said)"
-  for command in get_default_active_thread_percentage quit "set_default_active_thread_percentage 10"; do
-    control carol "$card/pipe" "$command"
-    refute_contains "the answer to $command" "$stdout$stderr" 100.0
-    closed_as "the command $command" "" "blocked: $stdout$stderr"
-  done
-  closed "list the daemon's directory" "Permission denied" as carol outcome ls "$card/pipe"
-  for file in control control_privileged; do
-    closed "a connection to $file" "Permission denied" as carol escape-try connect "$card/pipe/$file"
-    closed "a connection to $file, through the daemon's root directory" "Permission denied" as carol escape-try connect "/proc/$pid/root$card/pipe/$file"
-  done
-  closed "a line in the daemon's log" "Permission denied" as carol escape-try record "$card/pipe/log" 0 1 "NEW CLIENT 1 from user 1234: Server is not ready"
-  closed "a word that costs it a descriptor" "Permission denied" as carol escape-try words "$card/pipe/control" 7 1
-  closed "hold its channel" "Permission denied" as carol escape-try hold "$card/pipe/control" 1
-  for file in daemon.lock pipe/control_lock pipe/nvidia-cuda-mps-control.pid; do
-    closed "write $(basename "$file")" "Permission denied" as carol escape-try open rw "$card/$file"
+  # shellcheck disable=SC2086 # words
+  for who in "as carol" "as alice" hers; do
+    case $who in
+      "as carol") by=", by who is in no group" ;;
+      "as alice") by=", by a user of run.group from outside" ;;
+      hers) by=", from a grant" ;;
+    esac
+    try any $who env CUDA_MPS_PIPE_DIRECTORY="$card/pipe" attach
+    closed_as "a client in the daemon's directory" "cuInit says" "$(said)"
+    for command in get_default_active_thread_percentage quit "set_default_active_thread_percentage 10"; do
+      control "$card/pipe" "$command" $who
+      refute_contains "the answer to $command" "$stdout$stderr" 100.0
+      closed_as "the command $command" "Cannot find MPS control daemon" "blocked: $stdout$stderr"
+    done
+    closed "list the daemon's directory" "Permission denied" $who outcome ls "$card/pipe"
+    for file in control control_privileged; do
+      closed "a connection to $file" "Permission denied" $who escape-try connect "$card/pipe/$file"
+      closed "a connection to $file, through the daemon's root directory" "Permission denied" $who escape-try connect "/proc/$pid/root$card/pipe/$file"
+    done
+    closed "a line in the daemon's log" "Permission denied" $who escape-try record "$card/pipe/log" 0 1 "NEW CLIENT 1 from user 1234: Server is not ready"
+    closed "a word that costs it a descriptor" "Permission denied" $who escape-try words "$card/pipe/control" 7 1
+    closed "hold its channel" "Permission denied" $who escape-try hold "$card/pipe/control" 1
+    for file in daemon.lock pipe/control_lock pipe/nvidia-cuda-mps-control.pid; do
+      closed "write $(basename "$file")" "Permission denied" $who escape-try open rw "$card/$file"
+    done
   done
   assert_equal "the control daemon" "$(card 0 .mps.pid)" "$pid"
   try any hers attach
@@ -420,6 +426,14 @@ server_limit_is() {
   closed "the control daemon's socket through the server, as its user" "Permission denied" as alice escape-try connect "/proc/$server/root$card/pipe/control"
   open "the same, as its user with gid 0" "through \`/proc\` it walks to the control daemon's sockets" \
     setpriv --reuid alice --regid 0 --clear-groups escape-try connect "/proc/$server/root$card/pipe/control"
+  open "the server's memory map, as its user with gid 0" "A process that has the server's uid and gid 0 is more" \
+    setpriv --reuid alice --regid 0 --clear-groups escape-try open r "/proc/$server/maps"
+  if [[ $(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0) == 0 ]]; then
+    open "trace the server, as its user with gid 0" "it traces the server" \
+      setpriv --reuid alice --regid 0 --clear-groups escape-try ptrace "$server"
+  else
+    row "trace the server, as its user with gid 0" open "untried: Yama lets nobody trace here" "not tried"
+  fi
   open "signal it, as its user" "It signals the server, and ends its own user's clients with it" hers escape-try kill "$server"
 }
 

@@ -154,6 +154,12 @@ background() { terminal "$1" "setsid --fork sleep 600 </dev/null >/dev/null 2>&1
     "/mpsgate.slice/mpsgate-run-$digits.scope"$'\n'"0::/x" "/mpsgate-run-$digits.scope" "/mpsgateXslice/mpsgate-run-$digits.scope"; do
     assert_equal "$path" "$(is_scope "0::$path")" None
   done
+  # A unit's name may begin with a "-", and is no option then.
+  local verb line
+  for verb in stop set-property show; do
+    line=$(recipe python | grep "\"systemctl\", \"$verb\"")
+    assert_contains "systemctl $verb" "$line" ', "--", '
+  done
 }
 
 @test "stopped, killed and started again: nothing is left, and it is another grant; a restart of the hub keeps servers and grants" {
