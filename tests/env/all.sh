@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all.sh LOGS: the long tests, which `make test` leaves out: each a target of its own, with its
-# minutes and the sum at the end. What `make test-all` does after the build. The machines run beside
-# the others; what a target said comes when it has ended.
+# minutes and the sum at the end. What `make test-all` does after the build. Some run beside each
+# other; what a target said comes when it has ended.
 # MG_SELECT=ci: of each kind what fits into a CI run of less than an hour. MG_SELECT=nightly: what
 # that leaves to the night; LOGS/left-out names it.
 # MG_UNCHANGED=skip: what passed on the same inputs is named and not run again (unchanged.sh); =run:
@@ -58,28 +58,32 @@ target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${select:+MG_CELLS=$select}
 if [[ $select != ci ]]; then for name in differential bench restarts; do target "test-$name"; done; fi
-# These wait more than they compute, too.
+# These wait more than they compute, too. So beside them begins what waits for nobody.
 MG_JOBS=${jobs:-3}
+if [[ $select != nightly ]]; then
+  {
+    renice -n 10 -p "$BASHPID" >/dev/null
+    for name in chart image packages; do target "test-$name"; done
+  } &
+fi
 if [[ $select == nightly ]]; then
   target test-faults
 else
   target test-gpu &
+  gpu=$!
   target test-crun
+  wait "$gpu"
 fi
 target test-hosts
-wait
 MG_JOBS=1
-# Then the machines, which are patient, and beside them what waits for nobody.
-{
-  if [[ $select == ci ]]; then
-    # What systemd has a part in, and no more.
-    target test-vm VM="live packages-before"
-  else
-    target test-vm
-    target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
-  fi
-} &
-if [[ $select != nightly ]]; then for name in chart image packages; do target "test-$name"; done; fi
+# Then the machines, which are patient, too.
+if [[ $select == ci ]]; then
+  # What systemd has a part in, and no more.
+  target test-vm VM=live
+else
+  target test-vm
+  target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
+fi
 wait
 echo "=== minutes per target"
 sort "$work/times"
@@ -90,7 +94,7 @@ if [[ $select == ci ]]; then
     echo "test-differential: 5,000 documents besides those of make test"
     echo "test-restarts: 100 restarts each of mpsgated, gate and holder, of which make test has 4, 4 and 1"
     echo "test-engines: $("$here/../engines/run" --list nightly | paste -sd' ')"
-    echo "test-vm: what is tagged nightly, its reboots, the end-to-end files and generated documents on its crun and runc, plain processes, JupyterHub, the scheduler's unit, the crash points, the engines' own tests in the machine, the machine of sid"
+    echo "test-vm: the machine of the package and its upgrade, what is tagged nightly, its reboots, the end-to-end files and generated documents on its crun and runc, plain processes, JupyterHub, the scheduler's unit, the crash points, the engines' own tests in the machine, the machine of sid"
   } >"$logs/left-out"
   echo "=== left out: MG_SELECT=nightly has it"
   cat "$logs/left-out"
