@@ -187,8 +187,11 @@ fn memory_of_a_process_that_has_ended_is_its_containers_and_never_who_has_its_pi
     let daemon = node.start();
     let mut bad = need!(granted(&daemon, "bad"));
     let mut good = need!(granted(&daemon, "good"));
-    let pid = 20_000 + std::process::id() % 10_000;
-    let maker = need!(Container::with_child(pid));
+    // Another process may have a certain pid.
+    let first = 20_000 + std::process::id() % 10_000;
+    let made = |pid| Container::with_child(pid).map(|maker| (pid, maker));
+    let (pid, maker) =
+        need!((first..first + 100).map(made).find(Result::is_ok).unwrap_or_else(|| made(first)));
     bad.cgroup.add_pid(pid);
     uses(&node, &[mps(pid, 900)]);
     wait_for("it is seen", || grant(&daemon, "bad").used_mib == Some(900));
@@ -198,7 +201,11 @@ fn memory_of_a_process_that_has_ended_is_its_containers_and_never_who_has_its_pi
     wait_for("it has ended", gone);
     uses(&node, &[mps(pid, 1000)]);
     wait_for("it counts all the same", || grant(&daemon, "bad").used_mib == Some(1000));
-    let _maker = need!(Container::with_child(pid));
+    let mut maker = None;
+    wait_for("its pid is another's", || {
+        maker = Container::with_child(pid).ok();
+        maker.is_some()
+    });
     good.cgroup.add_pid(pid);
     // Nor for an mpsgated that was away meanwhile.
     daemon.stop().unwrap();
