@@ -57,7 +57,7 @@ node_facts() {
   status_json | jq -S '{grants: [.grants[] | {container_id, memory_mib, card, pid, state}],
     cards: [.cards[] | {uuid, managed, granted_mib, free_mib, compute_mode, daemon: .mps.pid, limit: .mps.default_limit_mib}]}'
   find /run/mpsgate /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate* -printf '%p %y %i %m %U %s\n' |
-    grep -vE '/log/|ledger.json|node.json|mpsgate/mps/[0-9]+/pipe ' | sort
+    grep -vE '/log/|ledger.json|node.json|holders.json|mpsgate/mps/[0-9]+/pipe ' | sort
   sha256sum /usr/bin/mpsgate-hook /usr/bin/mpsgate-runtime "$(readlink -f /run/mpsgate/runtime)" /etc/mpsgate/config.toml
   cat /proc/sys/kernel/core_pattern
 }
@@ -100,6 +100,7 @@ red_team() {
   sleeping_server
   key=$(awk -v id="$segment" '$2 == id { print $1 }' /proc/sysvipc/shm)
   : >/dev/mqueue/escape
+  wait_for 10 "mpsgated has looked at its cards" test -e /run/mpsgate/holders.json
   before=$(node_facts)
   # A runtime that enters while the team watches.
   (while [[ ! -e $MG/watched ]]; do oci exec "$id" true; done) >/dev/null 2>&1 3>&- &
