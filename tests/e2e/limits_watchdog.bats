@@ -85,20 +85,20 @@ numbered() {
   assert_equal "web" "$(state_of web)" running
 }
 
-# bats test_tags=runtime
-@test "a process whose main thread has ended counts: as init, as one that exec started, and its neighbour's is left alone" {
-  local init id pid
-  # shellcheck disable=SC2016 # for the container's shell
-  granted init 1Gi --ann mpsgate.io/gpu=0 --args sh -c 'until [ -e /go ]; do sleep 0.1; done; exec cuda-client - leaderless'
+# counts KIND: with processes of that kind (leaderless, renamed), containers that take more than
+# their grant are ended, and a neighbour is not.
+counts() {
+  local kind=$1 init id pid
+  granted init 1Gi --ann mpsgate.io/gpu=0 --args sh -c "until [ -e /go ]; do sleep 0.1; done; exec cuda-client - $kind"
   granted bad 1Gi --ann mpsgate.io/gpu=0
   granted good 1Gi --ann mpsgate.io/gpu=0
   init=$(pid_of init)
   touch "$MG/b/init/rootfs/go"
   for id in bad good; do
-    "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second.$id" "$id" cuda-client - leaderless 3>&-
+    "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second.$id" "$id" cuda-client - "$kind" 3>&-
   done
   for pid in "$init" "$(<"$MG/second.bad")" "$(<"$MG/second.good")"; do
-    wait_for 10 "the main thread of $pid ends" leaderless "$pid"
+    wait_for 10 "$pid is $kind" "$kind" "$pid"
   done
   uses "$init" 2000 "$(<"$MG/second.bad")" 2000 "$(<"$MG/second.good")" 1024
   wait_for 20 "bad is ended" stopped bad
@@ -109,62 +109,41 @@ numbered() {
   wait_for 10 "their memory is free" not_granted bad
   assert_equal "actions" "$(actions | tr -d ' ' | tr ',' '\n' | sort | xargs)" "badkilled initkilled"
   assert_equal "good" "$(state_of good)" running
-  leaderless "$(<"$MG/second.good")" || fail "its second process was ended"
+  "$kind" "$(<"$MG/second.good")" || fail "its second process was ended"
   wait_for 10 "what good uses" used_is good 1024
+}
+
+# counts_plain KIND: the same of a process of mpsgate run.
+counts_plain() {
+  plain_processes
+  stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - "$1"
+  wait_for 20 "it has its grant" grant_is bad active
+  wait_for 10 "it is $1" "$1" "$stranger"
+  uses "$stranger" 1024
+  wait_for 10 "it is seen" used_is bad 1024
+  assert_equal "actions" "$(actions)" ""
+  uses "$stranger" 2000
+  wait_for 20 "its grant ends" not_granted bad
+  assert_equal "actions" "$(actions)" "root/bad killed"
+}
+
+# bats test_tags=runtime
+@test "a process whose main thread has ended counts: as init, as one that exec started, and its neighbour's is left alone" {
+  counts leaderless
 }
 
 # bats test_tags=runtime
 @test "a process of mpsgate run whose main thread has ended counts for its grant" {
-  plain_processes
-  stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - leaderless
-  wait_for 20 "it has its grant" grant_is bad active
-  wait_for 10 "its main thread ends" leaderless "$stranger"
-  uses "$stranger" 1024
-  wait_for 10 "it is seen" used_is bad 1024
-  assert_equal "actions" "$(actions)" ""
-  uses "$stranger" 2000
-  wait_for 20 "its grant ends" not_granted bad
-  assert_equal "actions" "$(actions)" "root/bad killed"
+  counts_plain leaderless
 }
 
 # bats test_tags=runtime
 @test "a process whose name is no text counts: as init, as one that exec started, and its neighbour's is left alone" {
-  local id pid init
-  # shellcheck disable=SC2016 # for the container's shell
-  granted init 1Gi --ann mpsgate.io/gpu=0 --args sh -c 'until [ -e /go ]; do sleep 0.1; done; exec cuda-client - renamed'
-  granted bad 1Gi --ann mpsgate.io/gpu=0
-  granted good 1Gi --ann mpsgate.io/gpu=0
-  init=$(pid_of init)
-  touch "$MG/b/init/rootfs/go"
-  for id in bad good; do
-    "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second.$id" "$id" cuda-client - renamed 3>&-
-  done
-  for pid in "$init" "$(<"$MG/second.bad")" "$(<"$MG/second.good")"; do
-    wait_for 10 "$pid has its name" renamed "$pid"
-  done
-  uses "$init" 2000 "$(<"$MG/second.bad")" 2000 "$(<"$MG/second.good")" 1024
-  wait_for 20 "bad is ended" stopped bad
-  wait_for 20 "init is ended" gone "$init"
-  wait_for 20 "the second process of bad is ended" gone "$(<"$MG/second.bad")"
-  wait_for 10 "their memory is free" not_granted init
-  wait_for 10 "their memory is free" not_granted bad
-  assert_equal "actions" "$(actions | tr -d ' ' | tr ',' '\n' | sort | xargs)" "badkilled initkilled"
-  assert_equal "good" "$(state_of good)" running
-  renamed "$(<"$MG/second.good")" || fail "its second process was ended"
-  wait_for 10 "what good uses" used_is good 1024
+  counts renamed
 }
 
 @test "a process of mpsgate run whose name is no text counts for its grant" {
-  plain_processes
-  stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - renamed
-  wait_for 20 "it has its grant" grant_is bad active
-  wait_for 10 "it has its name" renamed "$stranger"
-  uses "$stranger" 1024
-  wait_for 10 "it is seen" used_is bad 1024
-  assert_equal "actions" "$(actions)" ""
-  uses "$stranger" 2000
-  wait_for 20 "its grant ends" not_granted bad
-  assert_equal "actions" "$(actions)" "root/bad killed"
+  counts_plain renamed
 }
 
 # bats test_tags=runtime

@@ -137,35 +137,23 @@ fn a_process_whose_path_the_kernel_does_not_show_counts_for_its_container() {
 /// The kernel shows a first thread that has ended as a zombie, and under v1 in no cgroup.
 #[test]
 fn a_process_whose_first_thread_has_ended_counts_for_its_container() {
-    let node = Node::new(1);
-    let daemon = node.start();
-    let mut bad = need!(granted(&daemon, "bad"));
-    let mut good = need!(granted(&daemon, "good"));
-    let mut init = need!(granted_to(&daemon, "init", Container::leaderless()));
-    let (mut second, mut within) = (Container::leaderless(), Container::leaderless());
-    bad.cgroup.add(&second);
-    good.cgroup.add(&within);
-    let processes = [(&bad.init, 500), (&second, 1500), (&within, 1000), (&init.init, 2000)];
-    uses(&node, &processes.map(|(process, used)| mps(process.pid(), used)));
-    wait_for("both are ended", || !bad.init.lives() && !second.lives() && !init.init.lives());
-    wait_for("their memory is free", || daemon.granted_mib() == 1024);
-    let mut done = done(&daemon);
-    done.sort();
-    let killed = |name: &str| (Some(name.to_owned()), "killed".to_owned());
-    assert_eq!(done, [killed("bad"), killed("init")]);
-    assert!(good.init.lives() && within.lives());
-    assert_eq!(grant(&daemon, "good").used_mib, Some(1000));
+    count_for_their_containers(Container::leaderless);
 }
 
 /// A process chooses its name, and the kernel shows the bytes as they are.
 #[test]
 fn a_process_whose_name_is_no_text_counts_for_its_container() {
+    count_for_their_containers(Container::renamed);
+}
+
+/// As init, and as a second process; within its container's grant it is left alone.
+fn count_for_their_containers(made: fn() -> Container) {
     let node = Node::new(1);
     let daemon = node.start();
     let mut bad = need!(granted(&daemon, "bad"));
     let mut good = need!(granted(&daemon, "good"));
-    let mut init = need!(granted_to(&daemon, "init", Container::renamed()));
-    let (mut second, mut within) = (Container::renamed(), Container::renamed());
+    let mut init = need!(granted_to(&daemon, "init", made()));
+    let (mut second, mut within) = (made(), made());
     bad.cgroup.add(&second);
     good.cgroup.add(&within);
     let processes = [(&bad.init, 500), (&second, 1500), (&within, 1000), (&init.init, 2000)];
