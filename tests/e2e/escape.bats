@@ -58,6 +58,7 @@ node_facts() {
     cards: [.cards[] | {uuid, managed, granted_mib, free_mib, compute_mode, daemon: .mps.pid, limit: .mps.default_limit_mib}]}'
   find /run/mpsgate /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate* -printf '%p %y %i %m %U %s\n' |
     grep -vE '/log/|ledger.json|node.json|holders.json|mpsgate/mps/[0-9]+/pipe ' | sort
+  stat -c '%n %F %a %u' /run/mpsgate/holders.json
   sha256sum /usr/bin/mpsgate-hook /usr/bin/mpsgate-runtime "$(readlink -f /run/mpsgate/runtime)" /etc/mpsgate/config.toml
   cat /proc/sys/kernel/core_pattern
 }

@@ -48,6 +48,7 @@ load qualify
   assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
   # What else was asked when the control daemon ended, nobody can answer yet.
   refute_contains "what is due" "$(card 0 .qualify)" attach
+  [[ $(card 0 .qualify) == null || $(card 0 .qualify) == "no answer counts to "* ]] || fail "what is due: $(card 0 .qualify)"
 }
 one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state == "active")] | length') == 1 ]]; }
 

@@ -58,7 +58,7 @@ target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${select:+MG_CELLS=$select}
 if [[ $select != ci ]]; then for name in differential bench restarts; do target "test-$name"; done; fi
-# These wait more than they compute, too. So beside them begins what waits for nobody.
+# gpu, crun and hosts wait more than they compute: chart, image and packages begin beside them.
 MG_JOBS=${jobs:-3}
 if [[ $select != nightly ]]; then
   {

@@ -170,8 +170,7 @@ SH
   assert_equal "its processes" "$(pgrep -c -f "^sleep 600")" 0
   assert_contains "comment" "$(scontrol show job "$bad")" "AdminComment=mpsgate ends it: it used 4000 MiB of the card, 2048 MiB were granted"
   # Here the list goes on naming its process, which is said as nobody's then.
-  assert_contains "actions" "$(actions)" "job-$bad killed"
-  refute_contains "actions" "$(actions)" "job-$good"
+  assert_equal "actions" "$(status_json | jq -r '[.actions[] | select(.container_id) | "\(.container_id) \(.what)"] | join(", ")')" "job-$bad killed"
   slurm_runs "$good"
   wait_for 10 "its memory is free" not_granted "job-$bad"
   grant_is "job-$good" active
@@ -337,7 +336,7 @@ SH
   refute_contains "what srun says" "$stdout$stderr" "it ran"
   (($(grep -c E_UID <<<"$stdout$stderr") > 6)) || fail "not all tasks were refused E_UID: $stdout$stderr"
   # Two where the tasks take longer than an answer is kept.
-  (($(grep -c "^show job " "$MG/questions") <= 2)) || fail "its tasks were these questions: $(<"$MG/questions")"
+  (($(grep -c "^show job " "$MG/questions") >= 1 && $(grep -c "^show job " "$MG/questions") <= 2)) || fail "its tasks were these questions: $(<"$MG/questions")"
   settings
   mpsgate reload
 }
