@@ -351,6 +351,16 @@ fake() {
   assert_free
 }
 
+# crun writes down its container after the hooks: killed between the two, it leaves an init that it
+# does not know and that waits for its start for ever. Such a grant is truly held.
+free_without_orphans() {
+  local pid
+  for pid in $(status_json | jq '.grants[] | select(.state == "active").pid'); do
+    [[ $(cat "/proc/$pid/comm" 2>/dev/null) != crun ]] || kill -KILL "$pid" || true
+  done
+  is_free
+}
+
 # bats test_tags=runtime
 @test "the shim killed in the middle: config.json is the old or the new one, the reservation expires" {
   local i pid
@@ -366,5 +376,8 @@ fake() {
     jq -e .ociVersion "$MG/b/k$i/config.json" >/dev/null || fail "half a config.json after $i"
     "$REAL" --root "$RUNC_ROOT" delete --force "k$i" >/dev/null 2>&1 || true
   done
+  if [[ $(basename "$REAL") == crun ]]; then
+    wait_for 10 "what crun left has ended, and all memory is free" free_without_orphans
+  fi
   assert_free
 }
