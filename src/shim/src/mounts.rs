@@ -41,10 +41,10 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
     let fact = |mount: &Mount<'_>| {
         let is_root = is_alone && mount.destination == ROOT;
         let kind = layer_candidates(mount.source, bundle, root).iter().find_map(|path| {
-            let found = inode(path);
-            look.of_source(path, found, is_root)
-                .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
-                .or_else(|| look.card_files(path))
+            let source = Source::at(path);
+            look.of_source(&source, is_root)
+                .or_else(|| look.cgroups(&source).map(MountKind::Cgroups))
+                .or_else(|| look.card_files(&source))
                 .or_else(|| look.can_exchange(path, mount.destination))
         })?;
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
@@ -77,7 +77,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             let candidates: Vec<PathBuf> = candidates.collect();
             let found = candidates
                 .iter()
-                .filter_map(|path| Some((path, look.of_source(path, inode(path), is_root)?)));
+                .filter_map(|path| Some((path, look.of_source(&Source::at(path), is_root)?)));
             // Of several layers what is ours counts.
             if let Some((path, kind)) = found.max_by_key(|(_, kind)| *kind == MountKind::Ours) {
                 add(&path.to_string_lossy(), kind);
@@ -91,11 +91,11 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             continue;
         }
         let candidates = candidates(mount.source, bundle);
-        let found = candidates.iter().find_map(|path| look.of_source(path, inode(path), is_root));
-        if let Some(kind) = found {
+        let sources: Vec<Source<'_>> = candidates.iter().map(|path| Source::at(path)).collect();
+        if let Some(kind) = sources.iter().find_map(|source| look.of_source(source, is_root)) {
             add(mount.source, kind);
         }
-        if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
+        if let Some(reach) = sources.iter().find_map(|source| look.writable(source, &mount)) {
             add(mount.source, MountKind::Cgroups(reach));
         }
         if candidates.iter().any(|path| look.shows_processes(path, &mount)) {
@@ -165,7 +165,29 @@ fn shows_all_cgroups(mount: &MountEntry<'_>, view: View<'_>) -> bool {
 }
 
 fn is_on(path: &Path, magic: FsType) -> bool {
-    statfs(path).is_ok_and(|found| found.filesystem_type() == magic)
+    fs_type(path) == Some(magic)
+}
+
+fn fs_type(path: &Path) -> Option<FsType> {
+    statfs(path).ok().map(|found| found.filesystem_type())
+}
+
+/// What the kernel says of the source of a mount. It is asked once: each bind of each container
+/// pays for it.
+struct Source<'a> {
+    path: &'a Path,
+    inode: Option<Inode>,
+    fs_type: Option<FsType>,
+}
+
+impl<'a> Source<'a> {
+    fn at(path: &'a Path) -> Self {
+        Self { path, inode: inode(path), fs_type: fs_type(path) }
+    }
+
+    fn is_hierarchy(&self) -> bool {
+        matches!(self.fs_type, Some(CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC))
+    }
 }
 
 /// What is known of the node, read where the first bind asks for it.
@@ -197,17 +219,12 @@ impl Look {
     /// What a source is, and what lies behind it where the node has an overlay there: a volume's
     /// driver mounts one, too. Not asked of a root: nearly every one is an overlay of its engine's,
     /// and each container would pay for the node's table of mounts. Our hook asks, which has it.
-    fn of_source(
-        &mut self,
-        path: &Path,
-        source: Option<Inode>,
-        is_root: bool,
-    ) -> Option<MountKind> {
-        let found = self.of(path, source);
+    fn of_source(&mut self, source: &Source<'_>, is_root: bool) -> Option<MountKind> {
+        let found = self.of(source.path, source.inode);
         if found.is_some() || is_root {
             return found;
         }
-        let layers = self.layers_at(path);
+        let layers = self.layers_at(source.path, source.fs_type);
         self.of_layers(layers)
     }
 
@@ -222,7 +239,8 @@ impl Look {
                     Some(MountKind::Ours) => return Some(MountKind::Ours),
                     kind => found = found.or(kind),
                 }
-                below.extend(self.layers_at(&layer.shown()));
+                let shown = layer.shown();
+                below.extend(self.layers_at(&shown, fs_type(&shown)));
             }
             layers = below;
         }
@@ -240,8 +258,8 @@ impl Look {
     }
 
     /// What lies behind a path. The table of mounts is read only where it is on an overlay.
-    fn layers_at(&mut self, path: &Path) -> Vec<Layer> {
-        match is_on(path, OVERLAYFS_SUPER_MAGIC) {
+    fn layers_at(&mut self, path: &Path, on: Option<FsType>) -> Vec<Layer> {
+        match on == Some(OVERLAYFS_SUPER_MAGIC) {
             true => info::layers_at(path, self.mounted()),
             false => Vec::new(),
         }
@@ -286,13 +304,13 @@ impl Look {
     }
 
     /// How a writable bind comes to the cgroups of others.
-    fn writable(&mut self, path: &Path, mount: &MountEntry<'_>) -> Option<Reach> {
-        match (self.cgroups(path, inode(path))?, mount.read_only()) {
+    fn writable(&mut self, source: &Source<'_>, mount: &MountEntry<'_>) -> Option<Reach> {
+        match (self.cgroups(source)?, mount.read_only()) {
             (_, ReadOnly::All) => None,
             // What is a hierarchy itself has none below.
-            (Reach::Itself, ReadOnly::Top) if is_hierarchy(path) => None,
-            (Reach::Itself, _) if is_hierarchy(path) => {
-                self.controls(path).then_some(Reach::Itself)
+            (Reach::Itself, ReadOnly::Top) if source.is_hierarchy() => None,
+            (Reach::Itself, _) if source.is_hierarchy() => {
+                self.controls(source).then_some(Reach::Itself)
             }
             _ if !mount.is_recursive() => None,
             (Reach::Itself, _) => Some(Reach::Itself),
@@ -308,10 +326,10 @@ impl Look {
 
     /// Whether a source shows files of a GPU in sysfs, be it managed or not. What brings a sysfs
     /// along matters with a request alone.
-    fn card_files(&mut self, path: &Path) -> Option<MountKind> {
+    fn card_files(&mut self, source: &Source<'_>) -> Option<MountKind> {
         let any = || info::cards::of_gpus(|_| true);
-        let shows =
-            is_on(path, SYSFS_MAGIC) && info::cards::are_shown(path, false, any, || self.mounted());
+        let shows = source.fs_type == Some(SYSFS_MAGIC)
+            && info::cards::are_at(source.path, any, || self.mounted());
         shows.then_some(MountKind::CardFiles { read_only: false })
     }
 
@@ -321,13 +339,13 @@ impl Look {
 
     /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's)
     /// counts here.
-    fn cgroups(&mut self, path: &Path, source: Option<Inode>) -> Option<Reach> {
-        if is_hierarchy(path) {
+    fn cgroups(&mut self, source: &Source<'_>) -> Option<Reach> {
+        if source.is_hierarchy() {
             return Some(Reach::Itself);
         }
         let from_above =
             self.cgroups.get_or_insert_with(|| Path::new(CGROUPS).ancestors().map(inode).collect());
-        match from_above.iter().position(|found| found.is_some() && *found == source)? {
+        match from_above.iter().position(|found| found.is_some() && *found == source.inode)? {
             0 => Some(Reach::Itself),
             _ => Some(Reach::Below),
         }
@@ -335,18 +353,12 @@ impl Look {
 
     /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that
     /// is not found does.
-    fn controls(&mut self, path: &Path) -> bool {
-        let device = inode(path).map(|(dev, _)| dev);
+    fn controls(&mut self, source: &Source<'_>) -> bool {
+        let device = source.inode.map(|(dev, _)| dev);
         let line =
             self.mounted().iter().find(|line| line.is_cgroup() && Some(line.device) == device);
         line.is_none_or(|line| line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
     }
-}
-
-fn is_hierarchy(path: &Path) -> bool {
-    statfs(path).is_ok_and(|found| {
-        matches!(found.filesystem_type(), CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC)
-    })
 }
 
 /// Everything below a directory of ours.

@@ -50,10 +50,7 @@ pub(crate) fn are_shown<'a>(
     own: impl FnOnce() -> &'a [Line],
 ) -> bool {
     if is_on(path, SYSFS_MAGIC) {
-        // What is not found among our mounts may be any of it.
-        let Some((line, place)) = mount_of(path, own()) else { return true };
-        let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
-        return shows(&joined(&line.root, rest), &gpus());
+        return are_at(path, gpus, own);
     }
     if !with_below || !path.is_dir() {
         return false;
@@ -61,6 +58,18 @@ pub(crate) fn are_shown<'a>(
     let Ok(place) = path.canonicalize() else { return false };
     let below = own().iter().filter(|line| line.point.starts_with(&place));
     first(below, gpus).is_some()
+}
+
+/// The same of a path on a sysfs, without what is below it.
+pub(crate) fn are_at<'a>(
+    path: &Path,
+    gpus: impl FnOnce() -> Vec<PathBuf>,
+    own: impl FnOnce() -> &'a [Line],
+) -> bool {
+    // What is not found among our mounts may be any of it.
+    let Some((line, place)) = mount_of(path, own()) else { return true };
+    let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
+    shows(&joined(&line.root, rest), &gpus())
 }
 
 /// The first mount of a sysfs that shows such files.
