@@ -13,6 +13,7 @@ use mpsgate_policy::{
     Unruled, Unsettled, Verdict, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
+use crate::mounts::info::Own;
 use crate::report::{Refused, Report, chain};
 use crate::{card_mounts, exec, facts, mounts};
 
@@ -33,7 +34,8 @@ pub(crate) struct Evaluation {
 impl Evaluation {
     /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none.
     pub(crate) fn of(view: View<'_>, bundle: &Path, no_cgroup: bool) -> Self {
-        let mut mounts = mounts::facts(view, bundle);
+        let own = Own::default();
+        let mut mounts = mounts::facts(view, bundle, &own);
         let (settings, broken) = settings();
         let (node, kubelet) = facts::node(&settings);
         let runtime = exec::runtime_path();
@@ -42,7 +44,7 @@ impl Evaluation {
             true => Unruled::NoCgroup,
             false => unruled(runtime.as_deref()),
         };
-        mounts.extend(mounts::info::cards::facts(view, bundle, &node));
+        mounts.extend(mounts::info::cards::facts(view, bundle, &node, &own));
         if no_cgroup {
             mounts.extend(card_mounts::of(view, bundle, &node));
         }
@@ -108,7 +110,8 @@ impl Evaluation {
     ) -> Decision {
         let decision = self.decide_as_it_is(document.view(), &self.mounts, caller, action);
         let decision = decision.confirmed(document, |edited| {
-            self.decide_as_it_is(edited, &mounts::facts(edited, bundle), caller, action)
+            let mounts = mounts::facts(edited, bundle, &Own::default());
+            self.decide_as_it_is(edited, &mounts, caller, action)
         });
         decision.with_procfs(|| mounts::info::processes::may_be_mounted(document.view()))
     }

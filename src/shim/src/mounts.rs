@@ -18,7 +18,7 @@ use nix::sys::statfs::{
     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, SYSFS_MAGIC, statfs,
 };
 
-use self::info::{Layer, Line, WRITABLE_CONTROLLERS};
+use self::info::{Layer, Line, Own, WRITABLE_CONTROLLERS};
 use crate::facts::{Inode, inode};
 
 /// Directories of ours that no container may mount, with everything below them.
@@ -33,7 +33,8 @@ const STACKED_MAX: usize = 2;
 
 /// The bind mounts and layers that are worth a closer look, by their sources alone.
 pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) -> Vec<MountFact> {
-    let mut look = Look::new();
+    let own = Own::default();
+    let mut look = Look::new(&own);
     let binds: Vec<Mount<'a>> = binds.collect();
     let at_root = || binds.iter().filter(|mount| mount.destination == ROOT);
     let root = at_root().next().map(|root| root.source);
@@ -54,8 +55,8 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
 }
 
 /// What the mounts of a container are to us.
-pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
-    let mut look = Look::new();
+pub(crate) fn facts(view: View<'_>, bundle: &Path, own: &Own) -> Vec<MountFact> {
+    let mut look = Look::new(own);
     let mut facts = Vec::new();
     let mounts = view.mount_entries().map(|mount| (mount, false));
     for (mount, is_root) in mounts.chain(view.root().map(|root| (root, true))) {
@@ -115,7 +116,8 @@ pub(crate) fn with_layer<'a>(
     overlays: &[&'a Line],
     counts: impl Fn(MountKind) -> bool,
 ) -> Option<&'a Line> {
-    let mut look = Look::new();
+    let own = Own::default();
+    let mut look = Look::new(&own);
     let mut has = |line: &Line| look.of_layers(line.layers(Path::new(""))).is_some_and(&counts);
     overlays.iter().copied().find(|line| has(line))
 }
@@ -191,18 +193,18 @@ impl<'a> Source<'a> {
 }
 
 /// What is known of the node, read where the first bind asks for it.
-struct Look {
+struct Look<'a> {
     ours: Vec<(&'static str, Inode)>,
     below: Vec<Option<HashSet<Inode>>>,
     parents: Option<Vec<Inode>>,
     /// The directory of the hierarchies, and those above it.
     cgroups: Option<Vec<Option<Inode>>>,
-    mounted: Option<Vec<Line>>,
+    own: &'a Own,
     exchange: Exchange,
 }
 
-impl Look {
-    fn new() -> Self {
+impl<'a> Look<'a> {
+    fn new(own: &'a Own) -> Self {
         // A node without mpsgate's daemon has none.
         let ours = OURS.iter().filter_map(|dir| Some((*dir, inode(Path::new(dir))?)));
         let ours: Vec<_> = ours.collect();
@@ -211,7 +213,7 @@ impl Look {
             ours,
             parents: None,
             cgroups: None,
-            mounted: None,
+            own,
             exchange: Exchange::default(),
         }
     }
@@ -258,9 +260,9 @@ impl Look {
     }
 
     /// What lies behind a path. The table of mounts is read only where it is on an overlay.
-    fn layers_at(&mut self, path: &Path, on: Option<FsType>) -> Vec<Layer> {
+    fn layers_at(&self, path: &Path, on: Option<FsType>) -> Vec<Layer> {
         match on == Some(OVERLAYFS_SUPER_MAGIC) {
-            true => info::layers_at(path, self.mounted()),
+            true => info::layers_at(path, self.own.lines()),
             false => Vec::new(),
         }
     }
@@ -320,21 +322,17 @@ impl Look {
     }
 
     /// Whether a bind shows the node's processes.
-    fn shows_processes(&mut self, path: &Path, mount: &MountEntry<'_>) -> bool {
-        info::processes::are_shown(path, mount.is_recursive(), || self.mounted())
+    fn shows_processes(&self, path: &Path, mount: &MountEntry<'_>) -> bool {
+        info::processes::are_shown(path, mount.is_recursive(), || self.own.lines())
     }
 
     /// Whether a source shows files of a GPU in sysfs, be it managed or not. What brings a sysfs
     /// along matters with a request alone.
-    fn card_files(&mut self, source: &Source<'_>) -> Option<MountKind> {
+    fn card_files(&self, source: &Source<'_>) -> Option<MountKind> {
         let any = || info::cards::of_gpus(|_| true);
         let shows = source.fs_type == Some(SYSFS_MAGIC)
-            && info::cards::are_at(source.path, any, || self.mounted());
+            && info::cards::are_at(source.path, any, || self.own.lines());
         shows.then_some(MountKind::CardFiles { read_only: false })
-    }
-
-    fn mounted(&mut self) -> &[Line] {
-        self.mounted.get_or_insert_with(|| info::of("self").unwrap_or_default())
     }
 
     /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's)
@@ -353,10 +351,10 @@ impl Look {
 
     /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that
     /// is not found does.
-    fn controls(&mut self, source: &Source<'_>) -> bool {
+    fn controls(&self, source: &Source<'_>) -> bool {
         let device = source.inode.map(|(dev, _)| dev);
         let line =
-            self.mounted().iter().find(|line| line.is_cgroup() && Some(line.device) == device);
+            self.own.lines().iter().find(|line| line.is_cgroup() && Some(line.device) == device);
         line.is_none_or(|line| line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
     }
 }
@@ -402,7 +400,8 @@ mod tests {
         std::fs::create_dir_all(&deep).unwrap();
         let alias = deep.join("link");
         std::os::unix::fs::symlink("/run", &alias).unwrap();
-        let mut look = Look::new();
+        let own = Own::default();
+        let mut look = Look::new(&own);
         look.ours = vec![(paths::RUN_DIR, (0, 0))];
         look.below = vec![None];
         for path in ["/", "/run", "/proc/1/../../run/", alias.to_str().unwrap()] {
@@ -417,7 +416,8 @@ mod tests {
 
     #[test]
     fn a_door_that_is_gone_is_ours_by_its_name() {
-        let mut look = Look::new();
+        let own = Own::default();
+        let mut look = Look::new(&own);
         for (path, kind) in [
             ("/run/mpsgate/mps/99/clients/0123456789abcdef0123456789abcdef", Some(MountKind::Ours)),
             ("/run/mpsgate-other/mps/99", None),
@@ -451,7 +451,7 @@ mod tests {
                 source: root.source,
                 shows: Shows::Source,
             });
-            [seen(shown, &bundle), facts(view, &bundle)]
+            [seen(shown, &bundle), facts(view, &bundle, &Own::default())]
                 .map(|facts| facts.into_iter().map(|fact| fact.kind).collect())
         };
         // An engine's snapshot, and what is no path.
@@ -479,7 +479,8 @@ mod tests {
             let mount =
                 json!({"destination": "/x", "type": kind, "source": "overlay", "options": options});
             let spec = json!({ "root": { "path": "rootfs" }, "mounts": [mount] });
-            let kinds = facts(View::new(&spec), &bundle).into_iter().map(|fact| fact.kind);
+            let facts = facts(View::new(&spec), &bundle, &Own::default());
+            let kinds = facts.into_iter().map(|fact| fact.kind);
             kinds.filter(|kind| *kind != MountKind::Exchangeable).collect()
         };
         let overlay = |option: &str| kinds("overlay", &[option.to_owned()]);
@@ -518,7 +519,8 @@ mod tests {
         std::os::unix::fs::symlink("/run", low.join("link")).unwrap();
         let of = |root: &str, options: &str| {
             let text = format!("9 8 0:90 {root} /b/rootfs/x rw - overlay overlay rw,{options}");
-            let mut look = Look::new();
+            let own = Own::default();
+            let mut look = Look::new(&own);
             look.ours = vec![(paths::RUN_DIR, (0, 0))];
             look.below = vec![None];
             look.of_layers(Line::parse(&text).unwrap().layers(Path::new("")))
@@ -569,7 +571,7 @@ mod tests {
         let reach = |source: &str, options: &[&str]| {
             let mount = json!({"destination": "/x", "source": source, "options": options});
             let spec = json!({ "mounts": [mount] });
-            let facts = facts(View::new(&spec), Path::new("/"));
+            let facts = facts(View::new(&spec), Path::new("/"), &Own::default());
             facts.iter().find_map(|fact| match fact.kind {
                 MountKind::Cgroups(reach) => Some(reach),
                 _ => None,

@@ -1,6 +1,7 @@
 //! `/proc/PID/mountinfo`, and where directories are by it: a device and a path on it, whatever is
 //! mounted where.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -161,6 +162,16 @@ impl Layer {
 pub(crate) fn of(process: &str) -> io::Result<Vec<Line>> {
     let bytes = std::fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(text(&bytes).lines().filter_map(Line::parse).collect())
+}
+
+/// Our own mounts, read where they are first asked for; none where they cannot be read.
+#[derive(Debug, Default)]
+pub(crate) struct Own(OnceCell<Vec<Line>>);
+
+impl Own {
+    pub(crate) fn lines(&self) -> &[Line] {
+        self.0.get_or_init(|| of("self").unwrap_or_default())
+    }
 }
 
 /// Bytes that are no text are written as the kernel writes blanks, so that no path looks like

@@ -2,14 +2,14 @@
 //! mapped, and no device cgroup is asked. Nothing of it is read where no source is on a sysfs or
 //! brings one along.
 
-use std::cell::{LazyCell, OnceCell};
+use std::cell::LazyCell;
 use std::path::{Path, PathBuf};
 
 use mpsgate_oci::spec::{MountEntry, ReadOnly, View};
 use mpsgate_policy::{MountFact, MountKind, Node, shows_card_files};
 use nix::sys::statfs::SYSFS_MAGIC;
 
-use super::{Line, joined, mount_of};
+use super::{Line, Own, joined, mount_of};
 use crate::facts::node_of_daemon;
 use crate::mounts::{candidates, is_on, layer_candidates};
 
@@ -91,9 +91,7 @@ fn shows(place: &Path, gpus: &[PathBuf]) -> bool {
 
 /// The mounts of a container that show files of managed cards: a sysfs of its own, too, where it is
 /// writable. Who may mount makes it so by itself.
-pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
-    let lines: OnceCell<Vec<Line>> = OnceCell::new();
-    let own = || lines.get_or_init(|| super::of("self").unwrap_or_default()).as_slice();
+pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node, own: &Own) -> Vec<MountFact> {
     let managed = || of_gpus(|minor| node.manages_minor(minor));
     let root = view.root().map(|root| root.source);
     let may_mount = view.may_gain("CAP_SYS_ADMIN");
@@ -104,7 +102,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact
         let layers = layers.iter().flat_map(|layer| layer_candidates(layer, bundle, root));
         let with_below = is_bind && mount.is_recursive();
         let mut shown = sources.into_iter().chain(layers);
-        let found = shown.find(|path| are_shown(path, with_below, managed, own));
+        let found = shown.find(|path| are_shown(path, with_below, managed, || own.lines()));
         let is_writable = mount.read_only() == ReadOnly::No;
         let is_own = !mount.is_bind() && mount.kind == KIND && is_writable && !may_mount;
         let source = match found {
@@ -192,9 +190,10 @@ mod tests {
         if !is_on(Path::new(SYSFS), SYSFS_MAGIC) {
             mpsgate_testing::skip!("needs a sysfs");
         }
+        let own = Own::default();
         let kinds = |mount: serde_json::Value| -> Vec<MountKind> {
             let spec = json!({ "mounts": [mount] });
-            let facts = facts(View::new(&spec), Path::new("/"), &Node::unknown());
+            let facts = facts(View::new(&spec), Path::new("/"), &Node::unknown(), &own);
             facts.into_iter().map(|fact| fact.kind).collect()
         };
         for (options, read_only) in [
