@@ -1,11 +1,9 @@
 //! What a decision about a document needs of the node and of the settings, gathered for it: by the
 //! runtime, by Podman's `precreate`, and by the hook where it is alone.
 
-use std::fs::File;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Config, ConfigError, paths};
+use mpsgate_config::{Config, ConfigError};
 use mpsgate_model::Refusal;
 use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
@@ -15,7 +13,7 @@ use mpsgate_policy::{
 
 use crate::mounts::info::Own;
 use crate::report::{Refused, Report, chain};
-use crate::{card_mounts, exec, facts, mounts};
+use crate::{card_mounts, exec, facts, mounts, settings};
 
 /// The node and the settings as one container meets them.
 pub(crate) struct Evaluation {
@@ -149,23 +147,9 @@ pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
 }
 
 pub(crate) fn settings() -> (Config, Option<ConfigError>) {
-    match load(Path::new(paths::CONFIG_FILE)) {
+    match settings::load() {
         Ok(settings) => (settings, None),
         Err(error) => (Config::default(), Some(error)),
-    }
-}
-
-/// As [`Config::load`], which waits for nobody. A container that has the file by a bind can take a
-/// lease on it (fcntl(2)), and meanwhile the defaults would decide on others. So that is waited
-/// for: the kernel ends it after `fs.lease-break-time` (45 s).
-fn load(file: &Path) -> Result<Config, ConfigError> {
-    match Config::load(file) {
-        Err(ConfigError::Read { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
-            // Nobody gets another lease while it is open.
-            let _open = File::open(file);
-            Config::load(file)
-        }
-        other => other,
     }
 }
 
@@ -212,28 +196,4 @@ pub(crate) fn decide_unclean(unclean: &Unclean) -> Decision {
     let settings = settings().0;
     let (node, kubelet) = facts::node(&settings);
     Evaluation { kubelet, ..Evaluation::on(node, settings) }.decide_unclean(unclean)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use std::fs::{Permissions, set_permissions, write};
-    use std::os::unix::fs::PermissionsExt;
-
-    use mpsgate_testing::{can_be_leased, leased, wait_for};
-
-    use super::*;
-
-    #[test]
-    fn settings_on_which_somebody_has_a_lease_are_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.toml");
-        let text = "[policy]\nprivileged = \"close\"\n";
-        write(&file, text).unwrap();
-        set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-        wait_for("it can be leased", || can_be_leased(&file));
-        let _lease = leased(&file, 3);
-        assert!(Config::load(&file).is_err());
-        assert_eq!(load(&file).unwrap(), Config::parse(text, &file).unwrap());
-    }
 }
