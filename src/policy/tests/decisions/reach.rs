@@ -134,6 +134,17 @@ fn unruled() -> Vec<Case> {
             });
             spec
         }),
+        disabled("no device cgroup, and the making of nodes as uid 1000, the host's root", {
+            let mut spec = bounding(&["CAP_MKNOD"]);
+            spec["linux"] = json!({
+                "namespaces": [{ "type": "user" }],
+                "uidMappings": [
+                    { "containerID": 0, "hostID": 100_000, "size": 1000 },
+                    { "containerID": 1000, "hostID": 0, "size": 1 }
+                ]
+            });
+            spec
+        }),
         disabled("no device cgroup, and a mount of the card's node", bounding(&[])).mount(
             "/dev/nvidia0",
             "/x",
