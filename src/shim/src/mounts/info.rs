@@ -209,6 +209,12 @@ impl Place {
     }
 }
 
+/// Opened to be looked at: neither read nor waited for, whatever it is. Links are followed as
+/// mount(2) does.
+fn opened(path: &Path) -> Option<File> {
+    OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
+}
+
 /// Where an open file is, without links.
 fn place(file: &File) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
@@ -216,14 +222,17 @@ fn place(file: &File) -> Option<PathBuf> {
 
 /// The mount of ours that a path is on, and the path without links.
 fn mount_of<'a>(path: &Path, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
-    // Neither read nor waited for, whatever it is.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()?;
+    mount_of_file(&opened(path)?, own)
+}
+
+/// The same of an open file.
+fn mount_of_file<'a>(file: &File, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
     // Names do not tell which of two mounts at one place is seen.
     let text =
         mpsgate_host::procfs::text(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     let id = id.trim().parse::<u64>().ok()?;
-    Some((own.iter().find(|line| line.id == id)?, place(&file)?))
+    Some((own.iter().find(|line| line.id == id)?, place(file)?))
 }
 
 /// What lies behind a path of the node that is on an overlay.

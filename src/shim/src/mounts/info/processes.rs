@@ -2,16 +2,13 @@
 //! device of its own, and a container's is none that the node has mounted.
 
 use std::collections::HashSet;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use mpsgate_oci::spec::View;
 use mpsgate_policy::DRIVER;
-use nix::fcntl::OFlag;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
-use super::{Line, place};
+use super::{Line, mount_of_file, opened, place};
 use crate::facts::inode;
 
 /// Directories of a procfs that the kernel keeps empty for other file systems.
@@ -28,28 +25,23 @@ pub(crate) fn are_shown<'a>(
     with_below: bool,
     own: impl FnOnce() -> &'a [Line],
 ) -> bool {
-    // Neither read nor waited for, whatever it is. Links are followed as mount(2) does.
-    let source = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path);
-    let Ok(source) = source else { return false };
-    let is_one = fstatfs(&source).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC);
-    let has_below = with_below && source.metadata().is_ok_and(|meta| meta.is_dir());
-    if !is_one && !has_below {
+    let Some(source) = opened(path) else { return false };
+    if fstatfs(&source).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC) {
+        // What is not found among our mounts may be any of it.
+        let found = mount_of_file(&source, own());
+        return found.is_none_or(|(line, place)| !is_drivers(line, &place));
+    }
+    if !with_below || !source.metadata().is_ok_and(|meta| meta.is_dir()) {
         return false;
     }
-    match place(&source) {
-        Some(place) if is_one => !is_drivers(&place, own()),
-        Some(place) => own().iter().filter(is_procfs).any(|line| line.point.starts_with(&place)),
-        None => is_one,
-    }
+    let Some(place) = place(&source) else { return false };
+    own().iter().filter(is_procfs).any(|line| line.point.starts_with(&place))
 }
 
-fn is_drivers(place: &Path, own: &[Line]) -> bool {
-    let above = own.iter().filter(is_procfs).filter(|line| place.starts_with(&line.point));
-    let nearest = above.max_by_key(|line| line.point.as_os_str().len());
-    nearest.is_some_and(|line| {
-        let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
-        line.root.join(rest).starts_with(DRIVER)
-    })
+/// Whether a place on this mount is the driver's.
+fn is_drivers(line: &Line, place: &Path) -> bool {
+    let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
+    line.root.join(rest).starts_with(DRIVER)
 }
 
 /// Of a container's new mounts one that shows a procfs of ours, but for the driver's part.
@@ -142,22 +134,19 @@ mod tests {
 
     #[test]
     fn the_drivers_part_of_a_procfs_shows_no_process() {
-        let own = lines(&[
-            "1 0 0:5 / /proc rw - proc proc rw",
-            "2 1 0:5 /driver /x rw - proc proc rw",
-            "3 1 0:5 /1 /proc/driver/nvidia/y rw - proc proc rw",
-        ]);
-        for (place, is) in [
-            ("/proc/driver/nvidia", true),
-            ("/proc/driver/nvidia/gpus/0000:01:00.0", true),
-            ("/x/nvidia/params", true),
-            ("/proc/driver", false),
-            ("/proc/driver/nvidia2", false),
-            ("/proc/driver/nvidia/y", false),
-            ("/proc/1", false),
-            ("/elsewhere", false),
+        for (shown, place, is) in [
+            ("/ /proc", "/proc/driver/nvidia", true),
+            ("/ /proc", "/proc/driver/nvidia/gpus/0000:01:00.0", true),
+            ("/driver /x", "/x/nvidia/params", true),
+            ("/driver/nvidia /x", "/x", true),
+            ("/ /proc", "/proc/driver", false),
+            ("/ /proc", "/proc/driver/nvidia2", false),
+            ("/ /proc", "/proc/1", false),
+            ("/driver /x", "/x", false),
+            ("/1 /proc/driver/nvidia/y", "/proc/driver/nvidia/y", false),
         ] {
-            assert_eq!(is_drivers(Path::new(place), &own), is, "{place}");
+            let line = Line::parse(&format!("1 0 0:5 {shown} rw - proc proc rw")).unwrap();
+            assert_eq!(is_drivers(&line, Path::new(place)), is, "{shown} {place}");
         }
     }
 
