@@ -25,17 +25,16 @@ pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, entry: Option<&Entry>, why
     daemon.note(card, entry, "reported", why);
 }
 
-/// Does what `policy.enforce` says about a container that was found to do harm: ends it. `true`
-/// where it was ended.
+/// Does what `policy.enforce` says about a container that was found to do harm: ends it.
 pub(crate) async fn enforce(
     daemon: &Daemon,
     card: &GpuUuid,
     entry: &Entry,
     why: String,
-) -> Result<bool, DaemonError> {
+) -> Result<(), DaemonError> {
     if daemon.settings.now().policy.enforce != Enforce::Kill {
         report(daemon, card, Some(entry), why);
-        return Ok(false);
+        return Ok(());
     }
     if let Some(job) = slurm::job::id(&entry.grant.key) {
         // Slurm takes no comment on a job that has ended.
@@ -59,13 +58,12 @@ pub(crate) async fn enforce(
         Ok(()) => {
             log::warn!(container, uuid, reason = why.as_str(); "killed");
             daemon.note(card, Some(entry), "killed", why);
-            Ok(true)
         }
         Err(error) => {
             log::error!(container, uuid, reason = why.as_str(), error:% = error; "not killed");
             let why = format!("{why}; it was to be killed, but {error}");
             daemon.note(card, Some(entry), "failed", why);
-            Ok(false)
         }
     }
+    Ok(())
 }

@@ -43,15 +43,17 @@ pub(crate) async fn qualify(
     call: &Qualify,
 ) -> Result<ToCaller, DaemonError> {
     let mut told = Told::Caller(line);
-    // Of a card that is kept: it changes nothing that another command could meet.
-    if let Qualify::Answer { id, answer } = call {
-        return self::answer(daemon, &mut told, id, answer).await;
-    }
-    let _turn = told.turn(daemon).await;
     match call {
-        Qualify::Begin { gpu } => begin(daemon, &mut told, gpu).await,
-        Qualify::End { id, keep } => end(daemon, id, *keep).await,
-        Qualify::Answer { .. } => Ok(Err(not_asked())),
+        Qualify::Begin { gpu } => {
+            let _turn = told.turn(daemon).await;
+            begin(daemon, &mut told, gpu).await
+        }
+        // Without a turn: the card is kept, and no other command could meet what this changes.
+        Qualify::Answer { id, answer } => self::answer(daemon, &mut told, id, answer).await,
+        Qualify::End { id, keep } => {
+            let _turn = told.turn(daemon).await;
+            end(daemon, id, *keep).await
+        }
     }
 }
 
