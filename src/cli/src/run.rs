@@ -16,6 +16,7 @@ use std::process::Command;
 use mpsgate_api::{ApiError, Call, Reply, Run};
 use mpsgate_config::paths;
 use mpsgate_edge::ExitCode;
+use mpsgate_host::process::Stat;
 use mpsgate_host::procfs;
 use mpsgate_model::{ComputeShare, ContainerId, DeviceNode, Grant, Priority, Request};
 use mpsgate_policy::run_env;
@@ -105,8 +106,8 @@ fn command(words: &[OsString], grant: &Grant) -> Command {
 /// owner (TIOCSTI, tty_ioctl(4)). Since Linux 6.2 `dev.tty.legacy_tiocsti` forbids it, but on a
 /// virtual console not until 6.7: its selection can be pasted (TIOCLINUX).
 fn may_be_typed_into() -> bool {
-    let stat = procfs::text("/proc/self/stat");
-    let is_console = stat.map_or(true, |stat| is_on_virtual_console(&stat));
+    let stat = procfs::text("/proc/self/stat").ok().and_then(|text| Stat::parse(&text));
+    let is_console = stat.is_none_or(|stat| is_virtual_console(stat.terminal));
     let sysctl = procfs::text("/proc/sys/dev/tty/legacy_tiocsti");
     let forbidden = sysctl.is_ok_and(|text| text.trim() == "0");
     // Fails where there is no controlling terminal (tty(4)).
@@ -114,13 +115,10 @@ fn may_be_typed_into() -> bool {
     has_terminal && (is_console || !forbidden)
 }
 
-/// Whether the terminal in a process's `stat` is a virtual console: `tty_nr` of proc_pid_stat(5),
-/// the 7th field, with major 4 and a minor of 1 to 63. Those from 64 on are serial lines.
-fn is_on_virtual_console(stat: &str) -> bool {
-    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let number = behind_name.split_ascii_whitespace().nth(7 - 3);
-    let number = number.and_then(|number| number.parse::<u32>().ok());
-    number.is_some_and(|number| (0x401..=0x43f).contains(&number))
+/// Whether a terminal is a virtual console: major 4 and a minor of 1 to 63. Those from 64 on are
+/// serial lines.
+fn is_virtual_console(terminal: i32) -> bool {
+    (0x401..=0x43f).contains(&terminal)
 }
 
 fn become_user(user: &User, command: &mut Command) -> io::Result<()> {
@@ -156,15 +154,13 @@ mod tests {
 
     #[test]
     fn a_sysctl_keeps_nobody_from_typing_into_a_virtual_console() {
-        let on = |number: i32| is_on_virtual_console(&format!("7 (a) b) S 1 7 7 {number} 7 0 0"));
         let device = |major: i32, minor: i32| (major << 8) | minor;
         for minor in [1, 2, 63] {
-            assert!(on(device(4, minor)), "tty{minor}");
+            assert!(is_virtual_console(device(4, minor)), "tty{minor}");
         }
         // None, tty0, serial lines, a pseudo-terminal, and /dev/tty itself.
         for (major, minor) in [(0, 0), (4, 0), (4, 64), (4, 255), (136, 1), (5, 0)] {
-            assert!(!on(device(major, minor)), "{major}:{minor}");
+            assert!(!is_virtual_console(device(major, minor)), "{major}:{minor}");
         }
-        assert!(!on(-1));
     }
 }

@@ -113,6 +113,8 @@ pub struct Stat {
     pub state: char,
     /// Its parent's pid; 0 for one that we cannot see.
     pub parent: u32,
+    /// The device of its terminal (`tty_nr`); 0 where it has none.
+    pub terminal: i32,
     /// Its flags, or those of its first thread.
     pub flags: u64,
     /// How many threads it has, the first one included when that has ended before others.
@@ -145,9 +147,11 @@ impl Stat {
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
         // The parent is field 4.
-        let flags = fields.nth(9 - 5)?.parse().ok()?;
+        let terminal = fields.nth(7 - 5)?.parse().ok()?;
+        let flags = fields.nth(9 - 8)?.parse().ok()?;
         let threads = fields.nth(20 - 10)?.parse().ok()?;
-        Some(Self { state, parent, flags, threads, start_time: fields.nth(22 - 21)?.parse().ok()? })
+        let start_time = fields.nth(22 - 21)?.parse().ok()?;
+        Some(Self { state, parent, terminal, flags, threads, start_time })
     }
 
     /// Whether the process has ended and only its parent has not asked yet. A process lives until
@@ -320,7 +324,14 @@ mod tests {
             format!("2 3 4 5 6 {flags} 8 9 10 11 12 13 14 15 16 17 {threads} 19 4711 20")
         };
         let stat = Stat::parse(&format!("7 (a) b (c)) S {}", fields(7 << 8, 18))).unwrap();
-        let expected = Stat { state: 'S', parent: 2, flags: 7 << 8, threads: 18, start_time: 4711 };
+        let expected = Stat {
+            state: 'S',
+            parent: 2,
+            terminal: 5,
+            flags: 7 << 8,
+            threads: 18,
+            start_time: 4711,
+        };
         assert_eq!(stat, expected);
         for (state, flags, threads, has_ended, is_exiting) in [
             ('S', 0, 1, false, false),
