@@ -28,7 +28,7 @@ pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
 pub use error::SpecError;
 pub use glance::{Seen, glance};
 pub use layers::Layers;
-pub use mounts::{MountEntry, ReadOnly, Shows};
+pub use mounts::{MountEntry, ReadOnly, Shows, is_overlay};
 pub use open::OpenDevices;
 pub use parse::{Document, parse, parse_process, parse_resources};
 pub use view::{Hook, IdRange, Mount, Namespace, View};

@@ -41,8 +41,13 @@ const OF_THE_KERNEL: [&str; 20] = [
     "tracefs",
 ];
 const OF_OTHER_MACHINES: [&str; 6] = ["ceph", "cifs", "nfs", "nfs4", "smb3", "smbfs"];
-/// The second is the name of Ubuntu's older kernels.
-const OVERLAYS: [&str; 2] = ["overlay", "overlayfs"];
+
+/// Whether a file system of this type is an overlay. The second is the name of Ubuntu's older
+/// kernels.
+#[must_use]
+pub fn is_overlay(kind: &str) -> bool {
+    matches!(kind, "overlay" | "overlayfs")
+}
 
 impl Shows {
     /// Of a mount by its type; `is_bind`: by its options, which come first; `is_open`: one of its
@@ -50,7 +55,7 @@ impl Shows {
     pub(super) fn of(kind: &str, is_bind: bool, is_open: bool) -> Self {
         if is_bind || kind == "bind" {
             Self::Source
-        } else if OVERLAYS.contains(&kind) && !is_open {
+        } else if is_overlay(kind) && !is_open {
             Self::Layers
         } else if OF_THE_KERNEL.contains(&kind) || OF_OTHER_MACHINES.contains(&kind) {
             Self::Nothing
@@ -114,7 +119,7 @@ impl<'a> MountEntry<'a> {
     /// Of an overlay the option that ends in a backslash, so that it is not known what it shows.
     #[must_use]
     pub fn open_option(&self) -> Option<&'a str> {
-        let mut options = self.options.iter().copied().filter(|_| OVERLAYS.contains(&self.kind));
+        let mut options = self.options.iter().copied().filter(|_| is_overlay(self.kind));
         options.find(|option| Layers::of(option).is_open)
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_oci::spec::Layers;
+use mpsgate_oci::spec::{Layers, is_overlay};
 use nix::fcntl::OFlag;
 use nix::sys::stat::makedev;
 
@@ -68,9 +68,8 @@ impl Line {
         self.options.split(',').any(|option| controllers.contains(&option))
     }
 
-    /// The second is the name of Ubuntu's older kernels.
     pub(crate) fn is_overlay(&self) -> bool {
-        matches!(self.fs_type.as_str(), "overlay" | "overlayfs")
+        is_overlay(&self.fs_type)
     }
 
     /// Of an overlay what lies behind what it shows, or behind a path below that. Relative names
