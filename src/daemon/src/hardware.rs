@@ -32,7 +32,7 @@ mod share;
 use self::control::{View, limit_default, mps_trouble, view};
 use crate::error::chain;
 use crate::settings::Settings;
-use crate::{Paths, qualification};
+use crate::{Paths, process, qualification};
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
 /// 550.163.01 without a GPU), and 0.1 s from 580 on, which looks at its card first (on an H200).
@@ -379,12 +379,11 @@ impl Hardware {
 /// The driver's CUDA library, which a server loads: it lies beside NVML's, which is loaded here.
 fn cuda_library() -> Option<PathBuf> {
     let maps = procfs::text("/proc/self/maps").ok()?;
-    let mut files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
     let is_nvml = |file: &&Path| {
         let name = file.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("libnvidia-ml.so"))
     };
-    Some(files.find(is_nvml)?.with_file_name("libcuda.so.1"))
+    Some(process::mapped(&maps).map(Path::new).find(is_nvml)?.with_file_name("libcuda.so.1"))
 }
 
 /// Why a card cannot be handed over.

@@ -20,8 +20,14 @@ const POLL: Duration = Duration::from_millis(50);
 /// is not to be seen.
 pub(crate) fn maps_file(pid: u32, beginning: &str) -> Option<bool> {
     let maps = shown(pid, |thread| procfs::text(thread.join("maps")).ok())?;
-    let path = |line: &str| line.find('/').map(|at| line[at..].starts_with(beginning));
-    Some(maps.lines().filter_map(path).any(|is_it| is_it))
+    Some(mapped(&maps).any(|path| path.starts_with(beginning)))
+}
+
+/// The paths of the files that a process has mapped, by the text of its `maps`. A mapping that is
+/// no file's may have a name, too, in brackets.
+pub(crate) fn mapped(maps: &str) -> impl Iterator<Item = &str> {
+    let names = maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5));
+    names.map(str::trim_start).filter(|name| name.starts_with('/'))
 }
 
 /// A process for messages, which may have ended: what has its pid now is not named for it.
@@ -142,6 +148,23 @@ mod tests {
         let child = Spawned::new();
         let process = identify(child.pid()).unwrap();
         (child, process)
+    }
+
+    #[test]
+    fn a_process_has_mapped_what_its_lines_end_with() {
+        for (rest, path) in [
+            ("r-xp 00001000 08:01 42          /usr/lib/libc.so.6", Some("/usr/lib/libc.so.6")),
+            ("rw-s 00000000 00:1a 7 /dev/shm/x (deleted)", Some("/dev/shm/x (deleted)")),
+            ("r--p 00000000 08:01 42   /a b/c", Some("/a b/c")),
+            ("rw-p 00000000 00:00 0 ", None),
+            ("rw-p 00000000 00:00 0", None),
+            ("rw-p 00000000 00:00 0          [heap]", None),
+            ("rw-p 00000000 00:00 0          [anon:/dev/shm/x]", None),
+        ] {
+            let line = format!("7f0000000000-7f0000001000 {rest}\n");
+            assert_eq!(mapped(&line).next(), path, "{rest}");
+        }
+        assert_eq!(mapped("\nx\n1-2 r 0 0:0 1 /a\n3-4 r 0 0:0 1 /b\n").count(), 2);
     }
 
     #[test]
