@@ -219,7 +219,9 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
                 refuse(refusal::privileged());
             } else if !pod.own_users {
                 let unknown = container.unknown_capability();
-                refusal::capability(|name| container.may_gain(name), unknown, false)
+                // A node says whether it sees others' processes, by its `policy.host_pid`.
+                let others_pids = false;
+                refusal::capability(|name| container.may_gain(name), unknown, others_pids)
                     .map(&mut refuse);
             }
             if std::mem::take(&mut first) {
