@@ -109,18 +109,25 @@ fn a_place_of_ours_is_looked_at_before_it_is_written_and_reached_through_no_link
     symlink(dir.path().join("none"), &nowhere).unwrap();
     let to_file = users.join("config.toml");
     symlink(&ours, &to_file).unwrap();
-    for (place, said) in [
-        (link.join("config.toml"), format!("{} is a link to {}", link.display(), roots.display())),
-        (link.join("a/config.toml"), "users/link is a link".to_owned()),
-        (nowhere.join("config.toml"), "users/nowhere is a link".to_owned()),
-        (to_file, "users/config.toml is a link".to_owned()),
-        (ours.join("config.toml"), "config.toml is neither a file nor a directory".to_owned()),
-        (users.join("etc"), "users/etc is neither a file nor a directory".to_owned()),
+    let link_says = format!("{} is a link to {}", link.display(), roots.display());
+    let (no_directory, no_file) = (ErrorKind::NotADirectory, ErrorKind::Other);
+    for (place, said, kind) in [
+        (link.join("config.toml"), link_says.as_str(), no_directory),
+        (link.join("a/config.toml"), "users/link is a link", no_directory),
+        (nowhere.join("config.toml"), "users/nowhere is a link", no_directory),
+        (to_file, "users/config.toml is a link", no_file),
+        (ours.join("config.toml"), "config.toml is neither a file nor a directory", no_directory),
+        (users.join("etc"), "users/etc is neither a file nor a directory", no_file),
     ] {
         let error = check_place(&place).unwrap_err();
-        assert!(error.to_string().contains(&said), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
         assert!(error.hint().unwrap().contains("mv "), "{error}");
-        replace_bytes(&place, b"x", 0o644).unwrap_err();
+        match replace_bytes(&place, b"x", 0o644).unwrap_err() {
+            SetUpError::Write { path, source } => {
+                assert_eq!((path, source.kind()), (place, kind), "{source}");
+            }
+            other => panic!("{other}"),
+        }
     }
     assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(&ours).unwrap(), "new");
