@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use mpsgate_api::{Activate, Call, Removal, Reply, Report, Terminate};
 use mpsgate_config::{Listen, Switch};
@@ -298,6 +299,25 @@ fn whatever_else_is_asked_is_refused() {
     scrape(&daemon);
 }
 
+/// Whether a connection gives way, and a scrape is answered, where more hold on than there are
+/// seats: sooner than after the 5 s in which one ends by itself.
+fn gives_way(daemon: &Running, at: SocketAddr, said: &str, held: &mut Vec<TcpStream>) -> bool {
+    const SOON: Duration = Duration::from_secs(3);
+    let (began, first) = (Instant::now(), held.len());
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(at).unwrap();
+        // One that has given way already may say no more.
+        let _ = stream.write_all(said.as_bytes());
+        held.push(stream);
+    }
+    scrape(daemon);
+    let mut longest = &held[first];
+    longest.set_read_timeout(Some(LIMIT)).unwrap();
+    // What it said and nobody has read makes its end an error.
+    let _ = longest.read_to_end(&mut Vec::new());
+    began.elapsed() < SOON
+}
+
 #[test]
 fn whoever_says_nothing_or_half_a_request_or_reads_nothing_holds_up_neither_grants_nor_a_scrape() {
     let node = serving(1);
@@ -305,14 +325,8 @@ fn whoever_says_nothing_or_half_a_request_or_reads_nothing_holds_up_neither_gran
     let at = address(&daemon);
     let mut held = Vec::new();
     for said in ["", "GET /metrics HTTP/1.1\r\nHo", OPEN] {
-        // More than there are seats.
-        for _ in 0..100 {
-            let mut stream = TcpStream::connect(at).unwrap();
-            // One that has given way already may say no more.
-            let _ = stream.write_all(said.as_bytes());
-            held.push(stream);
-        }
-        scrape(&daemon);
+        // A machine may be busy for as long once.
+        assert!((0..3).any(|_| gives_way(&daemon, at, said, &mut held)), "{said:?}");
     }
     daemon.reserve(request("web", 1)).unwrap();
     drop(held);
