@@ -13,7 +13,7 @@ use mpsgate_policy::{
 
 use crate::mounts::info::Own;
 use crate::report::{Refused, Report, chain};
-use crate::{card_mounts, exec, facts, mounts, settings};
+use crate::{card_mounts, exec, facts, mounts};
 
 /// The node and the settings as one container meets them.
 pub(crate) struct Evaluation {
@@ -147,7 +147,7 @@ pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
 }
 
 pub(crate) fn settings() -> (Config, Option<ConfigError>) {
-    match settings::load() {
+    match crate::settings::load() {
         Ok(settings) => (settings, None),
         Err(error) => (Config::default(), Some(error)),
     }
