@@ -132,9 +132,9 @@ pub struct Asking {
     pub trouble: Trouble,
     /// What it has answered so far, as it counts.
     pub answers: Vec<Answer>,
-    /// What else was seen of it so far, and what of that at the answer before.
+    /// What else was seen of it so far.
     pub sight: Sight,
-    /// See `sight`.
+    /// `sight` as it was at the last answer: what was seen since may be the cause of the next one.
     pub before: Sight,
     /// How often its gate has told of its clients.
     pub told: u64,

@@ -108,6 +108,8 @@ impl Evaluation {
     ) -> Decision {
         let decision = self.decide_as_it_is(document.view(), &self.mounts, caller, action);
         let decision = decision.confirmed(document, |edited| {
+            // Without what shows a card's files or node: the decision before was made with that,
+            // and the edits bring no mount but a fresh procfs.
             let mounts = mounts::facts(edited, bundle, &Own::default());
             self.decide_as_it_is(edited, &mounts, caller, action)
         });

@@ -1,9 +1,10 @@
-//! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the
-//! node can connect, and one thread does all the daemon's work. So nobody has a seat for sure:
-//! whoever comes when all are taken takes one of the address that has the most: that of the
-//! connection that is there longest, whatever it does. Then one is accepted in a millisecond, so
-//! that each has 64 to say what it wants, and be answered. What is answered is made some times a
-//! second, however often it is asked for.
+//! HTTP, as little as Prometheus needs: GET /metrics, one request a connection.
+//!
+//! Any user of the node can connect, and one thread does all the daemon's work. So no connection
+//! keeps its seat for sure. Where all are taken, one gives way to the next that comes: of the
+//! address with the most connections the oldest one, whatever it does. Then one is accepted each
+//! millisecond, so each has 64 ms to say what it wants and to be answered. The text is made at most
+//! 20 times a second, however often it is asked for.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +66,7 @@ pub(super) async fn listen(
         let ends = Box::new(move || {
             let _ = tell.send(());
         });
-        // There is one: nobody is served in it.
+        // Always a seat: no connection here is ever marked as served, so any can give way.
         let seat = seats.take(whose, CONNECTIONS, ends);
         let (shared, texts) = (Arc::clone(daemon), Arc::clone(&texts));
         daemon.spawn("answers a scrape", async move {

@@ -31,8 +31,8 @@ pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
     /// By card.
     holders: BTreeMap<GpuUuid, Holders>,
-    /// Until when its holders rest on what NVML last told of each card, or, before it did, on when
-    /// they began to be known.
+    /// By card: until when what NVML last told of its holders counts. Each look at the card sets it
+    /// anew. Before the first look it counts from the card's first holder on.
     until: BTreeMap<GpuUuid, Instant>,
     record: Record,
     /// Read when the first process of a round asks for them.

@@ -17,13 +17,13 @@ use crate::mounts::{candidates, is_on, layer_candidates};
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 const DEVICES: &str = "/sys/bus/pci/devices";
 const SYSFS: &str = "/sys";
-/// Its type.
+/// The type of a sysfs, in a spec and in the kernel's table of mounts.
 const KIND: &str = "sysfs";
 
 /// The PCI directories of GPUs, as paths in a sysfs. `counts` tells of a minor; a GPU whose minor
 /// is not known counts.
 pub(crate) fn of_gpus(counts: impl Fn(u32) -> bool) -> Vec<PathBuf> {
-    // Once in the program, whoever asks.
+    // Not generic: the program holds this code once, and not once for each caller.
     fn found(counts: &dyn Fn(u32) -> bool) -> Vec<PathBuf> {
         let minor = |gpu: &Path| -> Option<u32> {
             let text = mpsgate_host::procfs::text(gpu.join("information")).ok()?;
