@@ -29,9 +29,6 @@ second_process() {
   second=$(<"$MG/second")
 }
 
-# plain_processes: what mpsgate run needs (docs/run.md), v1 or systemd.
-plain_processes() { [[ -d /sys/fs/cgroup/devices || -d /run/systemd/system ]] || skip "this node has cgroup v2 alone, and no systemd"; }
-
 # Its first thread has ended, and another one lives.
 leaderless() { grep -q ') Z ' "/proc/$1/stat" && grep -q '^Threads:[[:space:]]*[2-9]' "/proc/$1/status"; } # PID
 
@@ -115,7 +112,6 @@ counts() {
 
 # counts_plain KIND: the same of a process of mpsgate run.
 counts_plain() {
-  plain_processes
   stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - "$1"
   wait_for 20 "it has its grant" grant_is bad active
   wait_for 10 "it is $1" "$1" "$stranger"
