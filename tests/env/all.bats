@@ -77,6 +77,24 @@ EVERY="chart crun engines gpu hosts image k8s packages vm"
   done
 }
 
+@test "what is broken off is not silent: it shows what it had said, and counts as failed" {
+  cat >"$BATS_TEST_TMPDIR/two" <<SH
+source "$top/tests/env/side_by_side.bash"
+one() { echo "ok 1 of \$1"; [[ \$1 != long ]] || { touch "$BATS_TEST_TMPDIR/said"; exec sleep 600 3>&-; }; }
+MG_JOBS=2 side_by_side one long short
+SH
+  bash "$BATS_TEST_TMPDIR/two" >"$BATS_TEST_TMPDIR/out" 2>&1 3>&- &
+  local end=$((SECONDS + 30)) rc=0
+  until [[ -e $BATS_TEST_TMPDIR/said ]] && grep -q "of short" "$BATS_TEST_TMPDIR/out"; do
+    ((SECONDS < end))
+    sleep 0.05
+  done
+  kill -TERM $!
+  wait $! || rc=$?
+  ((rc == 130))
+  [[ $(<"$BATS_TEST_TMPDIR/out") == $'ok 1 of short\nok 1 of long\nnot ok 2 long: broken off' ]]
+}
+
 @test "a stage that failed, or had a skip that nobody expects, runs again" {
   BREAKS=k8s SKIPS=image all
   [[ $output == *"test-k8s "*FAILED* && $(<"$LOGS/failed-stages") == k8s ]]

@@ -6,7 +6,8 @@
 # twice the processors, as tests wait most of their time), and prints what each said, whole, when
 # it has ended. What took longest the last time goes first. A file with a line "# first: WHY" runs
 # before the others, one with "# alone: WHY" after them, each by itself. Returns 1 when one of them
-# failed.
+# failed. Ended by a signal, as by `timeout`, it prints what the others have said until then, each
+# with a failed test more.
 side_by_side() {
   local run_one=$1 at_once=${MG_JOBS:-$((2 * $(nproc) + 1))} said_in name ended any_failed=0
   local lasted=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/seconds first=() together=() alone=()
@@ -66,7 +67,12 @@ one_has_ended() {
 side_by_side_stop() {
   local pid
   for pid in "${!running[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+  for pid in "${!running[@]}"; do broken_off "${running[$pid]##*/}"; done
   rm -rf "$said_in"
+}
+broken_off() { # NAME: what it said until then
+  cat "$said_in/$1"
+  echo "not ok $(($(grep -cE '^(not )?ok [0-9]' "$said_in/$1" || true) + 1)) $1: broken off"
 }
 
 # whole NAME TAP STATUS: a set of tests that could not be set up, or that died, is a failure even if
