@@ -13,6 +13,7 @@ USERS=/run/mpsgate/run.sock
 
 # users_node MAX_MIB MAX_GRANTS: what each user may have.
 users_node() {
+  into_own_cgroup
   rootfs "$MG/rootfs"
   gate_files
   groupadd --system gpu
@@ -45,14 +46,24 @@ teardown() {
   wait_for 10 "no cgroup is left" no_cgroups
 }
 
-# cgroups: of this sandbox; the kernel shows processes of another pid namespace as 0. members: the
-# pids in them.
-cgroups() {
-  local directory
-  while read -r directory; do
-    grep -qx 0 "$directory/cgroup.procs" 2>/dev/null || echo "$directory"
-  done < <(find /sys/fs/cgroup -type d -name 'mpsgate-run-*')
+# into_own_cgroup: all processes of the sandbox, as mpsgate makes its cgroups below that of a
+# process, and other sandboxes are in the node's root. Where systemd runs, it makes them elsewhere.
+into_own_cgroup() {
+  local own pid
+  own=$(own_cgroup_at)
+  [[ $own != /sys/fs/cgroup ]] || return 0
+  mkdir -p "$own"
+  # Some have ended meanwhile; who is here has to be in it.
+  for pid in $(cd /proc && echo [0-9]*); do echo "$pid" >"$own/cgroup.procs" || true; done 2>/dev/null
+  [[ $(cgroup_of self) == "$own" ]]
 }
+own_cgroup_at() {
+  if [[ -d /run/systemd/system ]]; then echo /sys/fs/cgroup
+  elif [[ $(stat -fc %T /sys/fs/cgroup) == cgroup2fs ]]; then echo "/sys/fs/cgroup$MG_CGROUP/tests"
+  else echo "/sys/fs/cgroup/devices$MG_CGROUP/tests"; fi
+}
+# cgroups: mpsgate's, of this sandbox. members: the pids in them.
+cgroups() { find "$(own_cgroup_at)" -type d -name 'mpsgate-run-*'; }
 members() {
   local directory
   while read -r directory; do find "$directory" -name cgroup.procs -exec cat {} + 2>/dev/null; done < <(cgroups) | sort -u

@@ -199,7 +199,7 @@ nobody_has() { assert_equal "grants" "$(granted_ids)" "${*:-}"; }
   # v2 moves a process only for who may also write to the cgroup above both (cgroups(7)).
   is_v1 || return 0
   # What an administrator may have done.
-  mkdir "/sys/fs/cgroup/devices$MG_CGROUP" "/sys/fs/cgroup/devices$MG_CGROUP/given"
+  mkdir -p "/sys/fs/cgroup/devices$MG_CGROUP/given"
   chown alice "/sys/fs/cgroup/devices$MG_CGROUP/given/cgroup.procs"
   open "into a cgroup of devices that the user was given" "was given a cgroup of the hierarchy of devices" \
     hers sh -c 'echo $$ >"$0/cgroup.procs" && exec escape-try open rw /dev/nvidia1' "/sys/fs/cgroup/devices$MG_CGROUP/given"
