@@ -63,7 +63,6 @@ vetoed() {
   mkdir "$MG/home/u/data"
 }
 
-# bats test_tags=runtime
 @test "a directory that becomes a link to mpsgate's own is not mounted: without a grant" {
   local target
   for target in /run/mpsgate/mps/0 /run/mpsgate /var/lib/mpsgate /etc/mpsgate; do
@@ -74,7 +73,6 @@ vetoed() {
   done
 }
 
-# bats test_tags=runtime
 @test "a directory that becomes a link to the node's procfs is not mounted: with a grant" {
   local target
   for target in /proc /proc/1; do
@@ -135,7 +133,6 @@ overlay() {
   assert_equal "allowed: the file with a grant" "$stdout" mine
 }
 
-# bats test_tags=runtime
 @test "a directory that becomes a link to mpsgate's own is not mounted: with a grant" {
   exchanged /run/mpsgate/mps/1
   vetoed flipped E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
@@ -242,7 +239,6 @@ overlay() {
   assert_equal "allowed: the same two mounts" "$stdout" mine
 }
 
-# bats test_tags=runtime
 @test "allowed: a home directory, with a grant and without; it is the hook alone that comes to it" {
   see home --jq "$(bind "$MG/home/u/data")" --args cat /m/file
   assert_equal "the file" "$stdout" mine
