@@ -54,6 +54,15 @@ another_instance() { # ID INSTANCE
   engine_once zero --device-cgroup-rule 'c 1:5 rwm' -- true
 }
 
+@test "--pid=host: with a request it is a PID namespace of its own; without, the host's" {
+  engine_up got "${WANT[@]}" --pid=host -- sleep 600
+  own_pids got
+  granted_pid "$(engine_id got)" "$(engine_pid got)" || fail "its grant: $(mpsgate status)"
+  assert_equal "its limit" "$(init_env got CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" 0=7168M
+  engine_up plain --pid=host -- sleep 600
+  assert_equal "the neighbour's PID namespace" "$(readlink "/proc/$(engine_pid plain)/ns/pid")" "$(readlink /proc/self/ns/pid)"
+}
+
 @test "-v /dev:/dev: the cards' nodes are seen, and do not open; with a grant its own does" {
   engine_once fail seen -v /dev:/dev -- sh -c 'ls /dev/nvidia0; : </dev/nvidia0'
   assert_contains "nodes" "$stdout" /dev/nvidia0

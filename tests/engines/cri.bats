@@ -27,6 +27,20 @@ WANT=(--ipc --gpu 7Gi)
   assert_equal "namespace" "$(readlink "/proc/$(engine_pid got)/ns/ipc")" "$(readlink /proc/self/ns/ipc)"
 }
 
+# What policy.host_pid = "own", the default, says. In the cells of CRI-O, too.
+@test "hostPID as a pod spec gives it: with a request it is a PID namespace of its own; without, the host's" {
+  local pid
+  CRI_PIDS=NODE engine_up got "${WANT[@]}" -- sleep 600
+  own_pids got
+  pid=$(engine_pid got)
+  granted_pid "$(engine_id got)" "$pid" || fail "its grant: $(mpsgate status)"
+  assert_equal "its memory" "$(grant "$(engine_id got)" .memory_mib)" 7168
+  assert_equal "its limit" "$(init_env got CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" 0=7168M
+  exec_limit got
+  CRI_PIDS=NODE engine_up plain -- sleep 600
+  assert_equal "the neighbour's PID namespace" "$(readlink "/proc/$(engine_pid plain)/ns/pid")" "$(readlink /proc/self/ns/pid)"
+}
+
 @test "a pod that calls itself a pause container is none" {
   local forged=(--pod-ann io.kubernetes.cri.container-type=sandbox --pod-ann io.kubernetes.cri-o.ContainerType=sandbox)
   refusal E_NO_HOST_IPC lone "${forged[@]}" --gpu 7Gi -- true

@@ -81,6 +81,18 @@ cell_teardown() {
 # shim_of NAME: the process that the engine leaves beside a container: containerd-shim, conmon.
 shim_of() { awk '{ print $4 }' "/proc/$(engine_pid "$1")/stat"; }
 
+# own_pids NAME: it asked for the host's PID namespace and has one of its own, as its init, what is
+# exec'd into it and its own /proc say.
+own_pids() {
+  local pid
+  pid=$(engine_pid "$1")
+  [[ $(readlink "/proc/$pid/ns/pid") != "$(readlink /proc/self/ns/pid)" ]] || fail "it has the host's PID namespace"
+  assert_equal "its number inside" "$(sed -n 's/^NSpid:.*\t//p' "/proc/$pid/status")" 1
+  engine_exec "$1" sh -c 'cat /proc/1/comm; cat /proc/[0-9]*/comm'
+  assert_equal "its first process" "${stdout%%$'\n'*}" sleep
+  refute_contains "what it sees" "$stdout" mpsgated bats
+}
+
 # kill_init NAME: by SIGKILL, and never our own group, which pid 0 would be.
 kill_init() {
   local pid
