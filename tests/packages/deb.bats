@@ -108,6 +108,59 @@ daemon_start_plain() {
   assert_equal "settings" "$(sha256sum <"$ROOT/etc/mpsgate/config.toml")" "$settings"
 }
 
+# with_channel DEB INTO: the same package, as of an older version: its settings have `mps.channel`.
+with_channel() {
+  local tree=$BATS_TEST_TMPDIR/older
+  dpkg-deb --raw-extract "$1" "$tree"
+  sed -i 's/^Version: .*/Version: 0.0.9-1/' "$tree/DEBIAN/control"
+  sed -i '/^\[mps\]/a #channel = "auto"' "$tree/etc/mpsgate/config.toml"
+  grep -q channel "$tree/etc/mpsgate/config.toml"
+  dpkg-deb --root-owner-group -Znone --build "$tree" "$2" >/dev/null
+  rm -r "$tree"
+}
+
+@test "an upgrade with mps.channel in the settings succeeds, says that the line has to go, and loses nothing" {
+  local before ledger value settings=$ROOT/etc/mpsgate/config.toml
+  with_channel "$MG/p/old.deb" "$MG/p/older.deb"
+  before=$(life_is)
+  cp -p "$settings" "$MG/settings.good"
+  # Its settings differ from those that are shipped next, so that dpkg has to choose.
+  apt -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold --allow-downgrades install "$MG/p/older.deb"
+  assert_equal "version" "$(installed)" "ii 0.0.9-1"
+  refute_contains "what apt says of good settings" "$stdout$stderr" "any more" "does not start"
+  for value in control auto; do # auto, its default, is no less gone
+    cp -p "$MG/settings.good" "$settings"
+    sed -i "/^\[mps\]/a channel = \"$value\"" "$settings"
+    cp -p "$settings" "$MG/settings.theirs"
+    apt -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold --allow-downgrades install "$MG/p/older.deb"
+    apt -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold install "$MG/p/new.deb"
+    assert_equal "version" "$(installed)" "ii $NEWER-1"
+    # What a script says on stderr comes out of apt's terminal for dpkg.
+    assert_contains "what apt says" "$(tr -d '\r' <<<"$stdout$stderr")" "error: $(removed_setting)
+$DOES_NOT_START"
+    cmp "$settings" "$MG/settings.theirs"
+    assert_equal "whose settings" "$(stat -c '%a %U:%G' "$settings")" "$(stat -c '%a %U:%G' "$MG/settings.theirs")"
+    # What was shipped with it lies beside.
+    cmp "$settings.dpkg-dist" "$REPO/config/config.toml"
+    assert_equal "the container beside the old mpsgated" "$(life_is)" "$before"
+  done
+  daemon_stop
+  ledger=$(sha256sum <"$ROOT/run/mpsgate/ledger/ledger.json")
+  mpsgated_refuses_settings /lib/systemd/system
+  assert_equal "ledger" "$(sha256sum <"$ROOT/run/mpsgate/ledger/ledger.json")" "$ledger"
+  cmp "$settings" "$MG/settings.theirs"
+  # Meanwhile the container lives, who asks for nothing starts, and who asks is told the same.
+  try_oci exec kept true
+  refused asks E_CONFIG --ann mpsgate.io/gpu-mem=1Gi
+  assert_contains "the refusal" "$stderr" "mps.channel" "remove the line"
+  allowed none
+  sed -i '/^channel = /d' "$settings"
+  cmp "$settings" "$MG/settings.good"
+  daemon_start
+  assert_equal "the container beside the new mpsgated" "$(life_is)" "$before"
+  rm "$settings.dpkg-dist"
+}
+
 @test "a downgrade keeps them as well" {
   local before
   before=$(life_is)

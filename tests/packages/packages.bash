@@ -40,6 +40,30 @@ simulated() {
     -e "/^\[inject\]/a mode = \"devices\"" -e "/^\[nvml\]/a library = \"$NVML/libnvidia-ml.so.1\"" "$ROOT/etc/mpsgate/config.toml"
 }
 
+# removed_setting: what is said of `mps.channel` in the installed settings, a setting of an older
+# version, in which it is the only line of that name.
+removed_setting() {
+  printf '%s\n%s' "/etc/mpsgate/config.toml:$(grep -n '^channel = ' "$ROOT/etc/mpsgate/config.toml" | cut -d: -f1): there is no \`mps.channel\` any more: each container has a door of its own to MPS, and there is no other way" \
+    "hint: remove the line"
+}
+
+# mpsgated_refuses_settings UNITS: mpsgated, as its unit starts it, ends with 78 and that sentence,
+# and systemd does not start it again.
+mpsgated_refuses_settings() {
+  local unit=$ROOT$1/mpsgated.service start
+  start=$(sed -n 's/^ExecStart=//p' "$unit")
+  assert_equal "the arguments that are shipped" "$start" /usr/bin/mpsgated
+  # shellcheck disable=SC2086 # words
+  try 78 chroot "$ROOT" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin $start
+  assert_equal "mpsgated's standard output" "$stdout" ""
+  assert_equal "mpsgated" "$stderr" "error: the settings cannot be used
+cause: $(removed_setting)"
+  grep -qE '^RestartPreventExitStatus=(.* )?78( |$)' "$unit" || fail "systemd starts it again and again"
+}
+
+# What the packages' scripts add to that.
+DOES_NOT_START="mpsgate: mpsgated does not start with these settings; when they are right: systemctl restart mpsgated"
+
 # listed FORMAT UNITS [PACKAGE]: "MODE PATH" of every file that packaging/files names for a format,
 # sorted. Read here a second time, so that what build makes of the list is not its own check.
 listed() {

@@ -75,6 +75,26 @@ ledger() {
   assert_equal "last line" "$(tail -1 "$ROOT/etc/mpsgate/config.toml")" "# mine"
 }
 
+@test "an upgrade with mps.channel in the settings succeeds, says that the line has to go, and loses nothing" {
+  local ledger settings=$ROOT/etc/mpsgate/config.toml
+  ledger=$(sha256sum <"$ROOT/run/mpsgate/ledger/ledger.json")
+  cp -p "$settings" "$MG/settings.good"
+  sed -i '/^\[mps\]/a channel = "control"' "$settings"
+  cp -p "$settings" "$MG/settings.theirs"
+  try_rpm --nodeps -U "$MG/new.rpm"
+  assert_equal "version" "$(in_rpm -q --qf '%{VERSION}' mpsgate)" "$NEWER"
+  assert_contains "rpm's stderr" "$stderr" "error: $(removed_setting)
+$DOES_NOT_START"
+  cmp "$settings" "$MG/settings.theirs"
+  assert_equal "settings that lie there" "$(ls "$ROOT/etc/mpsgate")" config.toml
+  mpsgated_refuses_settings /usr/lib/systemd/system
+  cmp "$settings" "$MG/settings.theirs"
+  assert_equal "ledger" "$(sha256sum <"$ROOT/run/mpsgate/ledger/ledger.json")" "$ledger"
+  cp -p "$MG/settings.good" "$settings"
+  try_rpm --nodeps -U --oldpackage "$MG/old.rpm"
+  refute_contains "what rpm says of good settings" "$stderr" "any more" "does not start"
+}
+
 @test "an erasure is refused while a grant lives, and says how to proceed" {
   WANT=1 try_rpm -e mpsgate
   assert_contains "rpm -e" "$stderr" "mpsgate: not removed: containers have GPU memory: kept" "touch /run/mpsgate/remove-forced"
