@@ -34,13 +34,8 @@ impl MpsInstance {
         let deadline = Instant::now() + limit;
         let log = self.dirs().log_file();
         let mark = log.mark();
-        let (was_running, mut was_heard) = match self.servers()?.first() {
-            Some(server) => {
-                self.check_uid(server, uid)?;
-                (true, true)
-            }
-            None => (false, self.start_server(uid)?),
-        };
+        let was_running = !self.servers()?.is_empty();
+        let mut was_heard = was_running || self.start_server(uid)?;
         let mut status = "it is not in the list of servers".to_owned();
         let (mut childless, mut has_ended) = (None, false);
         loop {
@@ -57,10 +52,14 @@ impl MpsInstance {
             };
             let written = log.since(if was_running { 0 } else { mark })?;
             if let Some(server) = servers.first() {
-                self.check_uid(server, uid)?;
-                if was_running && server.status == ServerStatus::Unreported
-                    || is_ready(server, &written)
-                {
+                let ready = was_running && server.status == ServerStatus::Unreported
+                    || is_ready(server, &written);
+                // The control daemon forks a server that is still root's: one that starts may not
+                // yet have its user.
+                if ready || Instant::now() >= deadline {
+                    self.check_uid(server, uid)?;
+                }
+                if ready {
                     return Ok(ServerOutcome { pid: server.pid, was_running });
                 }
                 status = format!("server {} is {:?}", server.pid, server.status);
