@@ -51,12 +51,13 @@ impl MpsInstance {
                 other => other?,
             };
             let written = log.since(if was_running { 0 } else { mark })?;
+            let is_late = Instant::now() >= deadline;
             if let Some(server) = servers.first() {
                 let ready = was_running && server.status == ServerStatus::Unreported
                     || is_ready(server, &written);
                 // The control daemon forks a server that is still root's: one that starts may not
                 // yet have its user.
-                if ready || Instant::now() >= deadline {
+                if ready || is_late || server.uid != Some(0) {
                     self.check_uid(server, uid)?;
                 }
                 if ready {
@@ -75,7 +76,7 @@ impl MpsInstance {
                     childless = None;
                 }
             }
-            if Instant::now() >= deadline {
+            if is_late {
                 return Err(MpsError::ServerNotReady {
                     card: self.card(),
                     uid,

@@ -82,6 +82,7 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     servers::a_server_starts_and_is_found_again,
     servers::a_server_comes_also_where_another_front_end_is_connected,
     servers::a_server_of_another_uid_is_named,
+    servers::a_server_of_another_uid_that_is_not_ready_is_named_at_once,
     servers::a_client_attaches_through_control_alone_and_gets_the_lower_limit,
     servers::terminate_client_ends_exactly_that_client,
     servers::the_doomed_clients_of_a_card_are_terminated_and_no_others,

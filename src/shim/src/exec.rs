@@ -4,11 +4,9 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{find_runtime, paths, runtime_for_pass_through};
+use mpsgate_config::{Config, find_runtime, paths, runtime_for_pass_through};
 use nix::errno::Errno;
 use nix::unistd::execv;
-
-use crate::settings;
 
 /// Why the real runtime did not start.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +62,10 @@ pub(crate) fn exec_runtime(argv: &[OsString]) -> ExecError {
 
 /// `runtime.path` as configured, or its default.
 fn configured() -> PathBuf {
-    match settings::load() {
+    let config = Path::new(paths::CONFIG_FILE);
+    match Config::load(config) {
         Ok(config) => config.runtime.path,
-        Err(_) => runtime_for_pass_through(Path::new(paths::CONFIG_FILE)),
+        Err(_) => runtime_for_pass_through(config),
     }
 }
 

@@ -33,7 +33,6 @@ mod record;
 mod replace;
 mod report;
 pub mod runtime;
-mod settings;
 mod update_verb;
 
 pub use entry::arguments;

@@ -96,6 +96,35 @@ pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
     assert!(named, "{error}");
 }
 
+/// It is not waited for: who asks may have given up by then.
+pub(crate) fn a_server_of_another_uid_that_is_not_ready_is_named_at_once(bench: &Bench) {
+    need!(root());
+    need!(bench.with_server());
+    let (card, _) = bench.started();
+    fs::write(card.dirs().log_dir().join("fake-server-slow"), "").unwrap();
+    card.ensure_server(NOBODY, Duration::from_millis(100)).unwrap_err();
+    let error = card.ensure_server(0, Duration::from_hours(1)).unwrap_err();
+    assert!(matches!(error, MpsError::ServerOfOtherUid { serves: NOBODY, .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_starts_may_have_the_user_of_the_control_daemon() {
+    need!(root());
+    let bench = bench(Kind::Fake, 580).expect("the fake is always there");
+    let (card, _) = bench.started();
+    let late = card.dirs().log_dir().join("fake-server-late-user");
+    fs::write(&late, "").unwrap();
+    let server = std::thread::scope(|scope| {
+        let started = scope.spawn(|| card.ensure_server(NOBODY, LIMIT));
+        wait_for("it starts", || !card.servers_alive().is_empty());
+        // Some looks at it.
+        std::thread::sleep(Duration::from_millis(200));
+        fs::remove_file(&late).unwrap();
+        started.join().unwrap().unwrap()
+    });
+    assert_eq!(card.servers().unwrap()[0].uid, Some(NOBODY), "{server:?}");
+}
+
 #[test]
 fn one_server_serves_all_uids_in_multiuser_mode() {
     need!(root());

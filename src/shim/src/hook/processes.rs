@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use mpsgate_config::HostPid;
+use mpsgate_config::{Config, HostPid, paths};
 use mpsgate_model::Refusal;
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::seen_by_hook;
@@ -11,7 +11,6 @@ use mpsgate_policy::seen_by_hook;
 use super::mounts::Mounts;
 use crate::facts::inode;
 use crate::report::Report;
-use crate::settings;
 
 /// Refuses a container with a grant that sees the node's, unless the settings let it through.
 pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
@@ -22,7 +21,7 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
         return Ok(());
     }
     // A configuration that cannot be read is the strictest.
-    let policy = settings::load().map(|config| config.policy.host_pid);
+    let policy = Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.host_pid);
     let note = seen_by_hook(procfs.as_deref(), policy.unwrap_or(HostPid::Refuse))?;
     // mpsgated tells of what the spec showed once.
     let mut report = Report::of_hook();

@@ -2,15 +2,16 @@
 //! `/dev/shm`.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use mpsgate_config::Ipc as IpcPolicy;
+use mpsgate_config::{Config, Ipc as IpcPolicy, paths};
 use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{HOST_IPC, Node, SharedMemory, Shm, may_have_its_own, shared_memory};
 
 use super::mounts::Mounts;
+use crate::facts;
 use crate::report::Report;
-use crate::{facts, settings};
 
 /// Refuses a container whose CUDA processes would not attach. The MPS control daemons live where
 /// mpsgated does, and where the hook is: in the host's namespace.
@@ -42,7 +43,7 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
         return Ok(());
     }
     // Asked last, because it takes longest. A configuration that cannot be read is the strictest.
-    let policy = || settings::load().map(|config| config.policy.ipc);
+    let policy = || Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.ipc);
     let policy = policy().unwrap_or(IpcPolicy::RequireHost);
     if let Some(refusal) = found
         && !may_have_its_own(policy, seen, &shm)

@@ -6,10 +6,12 @@
 //! computed.
 //!
 //! Files in the log directory steer it: `fake-server-dies` (at its start), `fake-server-slow` (it
-//! waits before it connects), `fake-server-status` (a number: what `cuInit` gives to clients, 0
-//! without), `fake-server-region` (`named` or `anonymous`, or both words, which it then says one
-//! after the other: it makes the region that clients map, and logs it; without, a real client finds
-//! none: 205), and `fake-fault` (a fault; what it holds is the pid of the client to blame).
+//! waits before it connects), `fake-server-late-user` (until it is gone, the server has the user of
+//! the control daemon: the real one forks it with that), `fake-server-status` (a number: what
+//! `cuInit` gives to clients, 0 without), `fake-server-region` (`named` or `anonymous`, or both
+//! words, which it then says one after the other: it makes the region that clients map, and logs
+//! it; without, a real client finds none: 205), and `fake-fault` (a fault; what it holds is the pid
+//! of the client to blame).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
@@ -23,6 +25,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::unistd::{Uid, setuid};
 
 use crate::wire::{self, DEVICES, order, word};
 use crate::{log_dir, pipe_dir, record};
@@ -60,13 +63,24 @@ fn steered(file: &str) -> Option<String> {
     fs::read_to_string(log_dir().join(file)).ok()
 }
 
+/// The user that a server is to have later.
+pub(crate) const USER: &str = "FAKE_SERVER_USER";
+
+pub(crate) fn late_user() -> bool {
+    steered("fake-server-late-user").is_some()
+}
+
 /// Runs the server and gives its exit status.
 pub fn serve() -> u8 {
     if steered("fake-server-dies").is_some() {
         return 1;
     }
-    while steered("fake-server-slow").is_some() {
+    while steered("fake-server-slow").is_some() || late_user() {
         std::thread::sleep(Duration::from_millis(10));
+    }
+    let user = std::env::var(USER).ok().and_then(|user| user.parse().ok());
+    if user.is_some_and(|user| setuid(Uid::from_raw(user)).is_err()) {
+        return 1;
     }
     let Some(mut server) = start() else { return 1 };
     while let Some(status) = server.turn() {

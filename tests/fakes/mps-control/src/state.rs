@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 
+use crate::server::{USER, late_user};
 use crate::value::{limit_bytes, percentage, render_limit};
 use crate::wire::{self, DEVICES, order};
 use crate::{record, version};
@@ -174,10 +175,13 @@ impl State {
         let uid = if self.multiuser { nix::unistd::geteuid().as_raw() } else { uid };
         // PATH decides which server program runs, as with the real daemon (measured); without one
         // the child ends with 1.
-        let child = Command::new("nvidia-cuda-mps-server")
-            .uid(uid)
-            .spawn()
-            .or_else(|_| Command::new("/bin/false").spawn());
+        let mut command = Command::new("nvidia-cuda-mps-server");
+        if late_user() {
+            command.env(USER, uid.to_string());
+        } else {
+            command.uid(uid);
+        }
+        let child = command.spawn().or_else(|_| Command::new("/bin/false").spawn());
         let Ok(child) = child else { return };
         self.control(&format!("Starting new server {} for user {uid}", child.id()));
         self.servers.push(Server { child, uid, connection: None, _lifeline: None });
