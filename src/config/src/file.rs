@@ -25,6 +25,10 @@ pub enum Origin {
 impl Config {
     /// Loads settings. A missing file gives the defaults.
     ///
+    /// A container that has the file by a bind can take a lease on it (fcntl(2)). That is waited
+    /// for, as meanwhile the defaults would decide on others; the kernel ends it after
+    /// `fs.lease-break-time` (45 s).
+    ///
     /// # Errors
     /// Any [`ConfigError`].
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -63,7 +67,12 @@ impl Config {
 /// The bytes of a file that root alone can write, where root reads it; `None` if there is no file.
 pub(crate) fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>, ConfigError> {
     let read_error = |source| ConfigError::Read { file: path.to_owned(), source };
-    let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
+    let at_once = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
+    let opened = match at_once {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => File::open(path),
+        other => other,
+    };
+    let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(read_error(source)),
@@ -112,9 +121,23 @@ pub fn runs_as_root() -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed test is to panic")]
-    use super::*;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+
+    use mpsgate_testing::{can_be_leased, leased, wait_for};
+
+    use super::*;
+
+    #[test]
+    fn settings_on_which_somebody_has_a_lease_are_waited_for() {
+        let text = "[policy]\nprivileged = \"close\"\n";
+        let (_dir, file) = written(text.as_bytes(), 0o644);
+        wait_for("it can be leased", || can_be_leased(&file));
+        let _lease = leased(&file, 3);
+        let at_once = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&file);
+        assert_eq!(at_once.unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(Config::load(&file).unwrap(), Config::parse(text, &file).unwrap());
+    }
 
     fn written(bytes: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();

@@ -46,7 +46,8 @@ async fn reload(
 ) -> Result<Result<Vec<String>, Refusal>, DaemonError> {
     let _turn = told.turn(daemon).await;
     let Some(file) = &daemon.settings.file else { return Ok(Ok(Vec::new())) };
-    let config = match Config::load(file) {
+    let asked = file.clone();
+    let config = match daemon.blocking("read the settings", move |_| Config::load(&asked)).await? {
         Ok(config) => config,
         Err(error) => {
             let why = error::chain(&error);

@@ -111,9 +111,9 @@ pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
         return None;
     }
     // In a user namespace in which nobody is the host's root, neither makes a node that opens.
-    let by_capability = ["CAP_MKNOD", "CAP_SYS_ADMIN"]
-        .into_iter()
-        .find(|name| view.may_gain(name) && users::may_be_root(view, &input.users));
+    let may_be_root = users::may_be_root(view, &input.users);
+    let by_capability =
+        ["CAP_MKNOD", "CAP_SYS_ADMIN"].into_iter().find(|name| may_be_root && view.may_gain(name));
     let mount = input.mounts.iter().find(|mount| mount.kind == MountKind::Card);
     let unknown = mounts::unknown(view).next();
     let device = view.devices().find(|device| reach::managed(node, device).is_some());

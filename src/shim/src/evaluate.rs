@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Config, ConfigError};
+use mpsgate_config::{Config, ConfigError, paths};
 use mpsgate_model::Refusal;
 use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
@@ -32,8 +32,6 @@ pub(crate) struct Evaluation {
 impl Evaluation {
     /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none.
     pub(crate) fn of(view: View<'_>, bundle: &Path, no_cgroup: bool) -> Self {
-        let own = Own::default();
-        let mut mounts = mounts::facts(view, bundle, &own);
         let (settings, broken) = settings();
         let (node, kubelet) = facts::node(&settings);
         let runtime = exec::runtime_path();
@@ -42,6 +40,9 @@ impl Evaluation {
             true => Unruled::NoCgroup,
             false => unruled(runtime.as_deref()),
         };
+        // Read after what may wait for a lease: meanwhile mounts change.
+        let own = Own::default();
+        let mut mounts = mounts::facts(view, bundle, &own);
         mounts.extend(mounts::info::cards::facts(view, bundle, &node, &own));
         if no_cgroup {
             mounts.extend(card_mounts::of(view, bundle, &node));
@@ -149,7 +150,7 @@ pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
 }
 
 pub(crate) fn settings() -> (Config, Option<ConfigError>) {
-    match crate::settings::load() {
+    match Config::load(Path::new(paths::CONFIG_FILE)) {
         Ok(settings) => (settings, None),
         Err(error) => (Config::default(), Some(error)),
     }

@@ -174,8 +174,8 @@ fn fs_type(path: &Path) -> Option<FsType> {
     statfs(path).ok().map(|found| found.filesystem_type())
 }
 
-/// What the kernel says of the source of a mount. It is asked once: each bind of each container
-/// pays for it.
+/// What the kernel says of the source of a mount, asked once for all that [`Look`] decides by it:
+/// each bind of each container pays for it.
 struct Source<'a> {
     path: &'a Path,
     inode: Option<Inode>,

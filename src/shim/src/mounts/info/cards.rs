@@ -67,7 +67,8 @@ pub(crate) fn are_at<'a>(
     own: impl FnOnce() -> &'a [Line],
 ) -> bool {
     // What is not found among our mounts may be any of it.
-    let Some((line, place)) = mount_of(path, own()) else { return true };
+    let found = mount_of(path, own()).filter(|(line, _)| line.fs_type == KIND);
+    let Some((line, place)) = found else { return true };
     let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
     shows(&joined(&line.root, rest), &gpus())
 }

@@ -40,8 +40,8 @@ pub(crate) fn are_shown<'a>(
 
 /// Whether a place on this mount is the driver's.
 fn is_drivers(line: &Line, place: &Path) -> bool {
-    let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
-    line.root.join(rest).starts_with(DRIVER)
+    let rest = place.strip_prefix(&line.point);
+    is_procfs(&line) && rest.is_ok_and(|rest| line.root.join(rest).starts_with(DRIVER))
 }
 
 /// Of a container's new mounts one that shows a procfs of ours, but for the driver's part.
@@ -144,6 +144,8 @@ mod tests {
             ("/ /proc", "/proc/1", false),
             ("/driver /x", "/x", false),
             ("/1 /proc/driver/nvidia/y", "/proc/driver/nvidia/y", false),
+            // Another mount has the number of one that has gone.
+            ("/driver/nvidia /x", "/elsewhere", false),
         ] {
             let line = Line::parse(&format!("1 0 0:5 {shown} rw - proc proc rw")).unwrap();
             assert_eq!(is_drivers(&line, Path::new(place)), is, "{shown} {place}");
