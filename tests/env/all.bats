@@ -80,7 +80,7 @@ EVERY="chart crun engines gpu hosts image k8s packages vm"
 @test "what is broken off is not silent: it shows what it had said, and counts as failed" {
   cat >"$BATS_TEST_TMPDIR/two" <<SH
 source "$top/tests/env/side_by_side.bash"
-one() { echo "ok 1 of \$1"; [[ \$1 != long ]] || { touch "$BATS_TEST_TMPDIR/said"; exec sleep 600 3>&-; }; }
+one() { echo "ok 1 of \$1"; [[ \$1 != long ]] || { printf 'half a line'; touch "$BATS_TEST_TMPDIR/said"; exec sleep 600 3>&-; }; }
 MG_JOBS=2 side_by_side one long short
 SH
   bash "$BATS_TEST_TMPDIR/two" >"$BATS_TEST_TMPDIR/out" 2>&1 3>&- &
@@ -92,7 +92,7 @@ SH
   kill -TERM $!
   wait $! || rc=$?
   ((rc == 130))
-  [[ $(<"$BATS_TEST_TMPDIR/out") == $'ok 1 of short\nok 1 of long\nnot ok 2 long: broken off' ]]
+  [[ $(<"$BATS_TEST_TMPDIR/out") == $'ok 1 of short\nok 1 of long\nhalf a line\nnot ok 2 long: broken off' ]]
 }
 
 @test "a stage that failed, or had a skip that nobody expects, runs again" {

@@ -70,9 +70,12 @@ side_by_side_stop() {
   for pid in "${!running[@]}"; do broken_off "${running[$pid]##*/}"; done
   rm -rf "$said_in"
 }
-broken_off() { # NAME: what it said until then
-  cat "$said_in/$1"
-  echo "not ok $(($(grep -cE '^(not )?ok [0-9]' "$said_in/$1" || true) + 1)) $1: broken off"
+# broken_off NAME: what it said until then, if that was anything. A last line without an end would
+# take in the `not ok`.
+broken_off() {
+  cat "$said_in/$1" 2>/dev/null || true
+  [[ -z $(tail -c 1 "$said_in/$1" 2>/dev/null) ]] || echo
+  echo "not ok $(($(grep -cE '^(not )?ok [0-9]' "$said_in/$1" 2>/dev/null || true) + 1)) $1: broken off"
 }
 
 # whole NAME TAP STATUS: a set of tests that could not be set up, or that died, is a failure even if
@@ -82,6 +85,7 @@ whole() {
   planned=$(sed -n 's/^1\.\.\([0-9]*\).*/\1/p' "$2" | head -1)
   ran=$(grep -cE '^(not )?ok [0-9]' "$2" || true)
   if [[ ${planned:-none} != "$ran" || $ran == 0 ]] || { (($3)) && ! grep -q '^not ok' "$2"; }; then
+    [[ -z $(tail -c 1 "$2") ]] || echo | tee -a "$2"
     echo "not ok $((ran + 1)) $1: ${planned:-no} tests planned, $ran ran, exit status $3" | tee -a "$2"
     return 1
   fi

@@ -219,6 +219,31 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   lives_on "$before"
 }
 
+# bats test_tags=before,nightly
+@test "an upgrade with mps.channel in the settings: mpsgated ends with 78, containers go on, and without the line a restart is all it takes" {
+  local before kept settings=/etc/mpsgate/config.toml
+  before=$(lifecycle) kept="$(pid_in docker dock) $(pid_in podman pod) $(daemon_pids)"
+  # The one of before runs, and does not look at them again.
+  sed -i '/^\[mps\]/a channel = "auto"' "$settings"
+  apt install "$NEW"/mpsgate_*.deb
+  is_installed
+  # What a script says on stderr comes out of apt's terminal for dpkg.
+  assert_contains "what apt says" "$(tr -d '\r' <<<"$stdout$stderr")" "there is no \`mps.channel\` any more" "hint: remove the line" "mpsgated does not start with these settings; when they are right: systemctl restart mpsgated"
+  wait_for 30 "mpsgated has ended" unit_is mpsgated ActiveState failed
+  assert_equal "its exit status" "$(unit_of mpsgated ExecMainStatus)" 78
+  try_docker exec dock true
+  try podman exec pod true
+  assert_equal "what lives" "$(pid_in docker dock) $(pid_in podman pod) $(daemon_pids)" "$kept"
+  # systemd does not start it again, who asks is told the same, and who asks for nothing starts.
+  try_docker fail run --rm --ipc=host -e MPSGATE_GPU_MEM=1Gi bb true
+  assert_contains "the refusal" "$stderr" E_CONFIG mps.channel
+  try_docker run --rm bb true
+  assert_equal "unit" "$(unit_of mpsgated ActiveState)" failed
+  sed -i '/^channel = /d' "$settings"
+  systemctl restart mpsgated
+  lives_on "$before"
+}
+
 # bats test_tags=before
 @test "a removal is refused while containers have memory, and nothing changes" {
   local before main
