@@ -34,6 +34,9 @@ pub struct ApiServerStatus {
     pub hint: Option<String>,
     /// Events that were not written, because too many waited.
     pub events_dropped: u64,
+    /// Pods of the node that cannot be read, each with its reason.
+    #[serde(default)]
+    pub left_out: Vec<String>,
 }
 
 /// How it stands with claims of Dynamic Resource Allocation.

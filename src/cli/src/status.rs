@@ -87,6 +87,15 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
             "the API server does not answer for node {node}: {problem}\nhint: mpsgate doctor\n"
         );
     }
+    if let Some(ApiServerStatus { node, left_out, .. }) = &status.api_server
+        && !left_out.is_empty()
+    {
+        let count = left_out.len();
+        let _ = write!(
+            text,
+            "{count} of the pods of node {node} cannot be read, and are left out\nhint: mpsgate doctor\n"
+        );
+    }
     text.push('\n');
     text.push_str(&cards(&status.cards, status.kubelet, is_wide));
     text.push_str(&mps(&status.cards));

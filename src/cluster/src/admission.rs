@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 
-use crate::handlers::{Known, Way, Where};
+use crate::handlers::{Known, Placer, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{
     ASK_LIMITS, MountKind, PROC, Signal, VISIBLE, by_mount, core_refusal, holds_ours, inside, list,
@@ -34,6 +34,8 @@ pub struct Pod {
     pub nodes: Nodes,
     /// The same, by all that it says.
     pub place: Where,
+    /// Who chooses its node, by the scheduler that it names.
+    pub scheduler: Placer,
     /// `runtimeClassName`.
     pub class: Option<String>,
     /// `hostIPC`.
@@ -169,6 +171,12 @@ impl Pod {
         self.nodes != Nodes::Only(Word::Off) && self.containers.iter().any(Container::asks)
     }
 
+    /// Who chooses its node. kube-scheduler asks an extender about pods that ask for GPU memory,
+    /// and about no pod that names its node.
+    fn placer(&self) -> Placer {
+        if self.asks() && self.place.node.is_none() { self.scheduler } else { Placer::Other }
+    }
+
     /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes
     /// takes it beside the rest.
     #[must_use]
@@ -196,6 +204,17 @@ impl Pod {
     fn cards(&self) -> Result<NonZeroU32, Refusal> {
         self.gpu_count.as_deref().map_or(Ok(NonZeroU32::MIN), schedule::gpu_count)
     }
+}
+
+/// Evaluates a pod that waits for a node and may by now go to others than before: by its handler
+/// alone, as nothing else of it has changed.
+#[must_use]
+pub fn evaluate_way(pod: &Pod, known: &Known) -> Evaluated {
+    let mut evaluated = Evaluated::default();
+    if pod.nodes != Nodes::Only(Word::Off) {
+        way(pod, known, &mut evaluated);
+    }
+    evaluated
 }
 
 /// Evaluates a pod. `known` is what is known of the cluster's nodes and RuntimeClasses, `ipc` the
@@ -283,7 +302,7 @@ fn way(pod: &Pod, known: &Known, evaluated: &mut Evaluated) {
         let containers = pod.containers.iter().filter(|one| matters(one));
         containers.map(|one| (one.name.clone(), refusal.clone())).collect::<Vec<_>>()
     };
-    match known.way(pod.class.as_deref(), &pod.place) {
+    match known.way(pod.class.as_deref(), &pod.place, pod.placer()) {
         Way::Fine => {}
         Way::Bypass(refusal) => evaluated.refused.extend(said(&any, &refusal)),
         Way::Default(refusal) | Way::Unknown(refusal) => {

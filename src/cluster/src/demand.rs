@@ -47,7 +47,7 @@ impl Load {
 }
 
 /// The uids of the processes on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) enum Uids {
     #[default]
     None,

@@ -1,21 +1,30 @@
 //! Whether a pod's containers come to mpsgate at all: its RuntimeClass names a handler, and each
-//! node says which of its handlers lead here. For the admission webhook, because no node of ours
-//! ever hears of a container that bypasses mpsgate.
+//! node says which of its handlers lead here. For the extender and the admission webhook, because
+//! no node of ours ever hears of a container that bypasses mpsgate.
 //!
-//! | the class's handler is | on a managed node that the pod may go to |
-//! |---|---|
-//! | led on all of them | nothing is said |
-//! | a bypass on one | refused; without a class (the node's default handler), warned of |
-//! | unknown on one, or the class is | warned of |
+//! A node's word steers pods away from itself, and vetoes nobody elsewhere: where an extender
+//! places a pod, [`Known::closed`] leaves out the nodes that bypass. Nobody steers any other pod.
 //!
-//! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave,
-//! with what the class adds to them. What is too much or too odd to be looked at leaves every node.
+//! | the class's handler is | nobody steers | an extender places it |
+//! |---|---|---|
+//! | led on each node that counts | – | – |
+//! | a bypass on some of them | refused | steered past these |
+//! | a bypass on each of them | refused | refused |
+//! | unknown on one, or the class is | warned of | warned of |
+//!
+//! Without a class, by each node's default handler, what is refused here is warned of.
+//!
+//! What counts are the nodes that a label switches, and that the pod may go to: what `nodeSelector`
+//! and required node affinity leave, with what the class adds to them. Taints and cordons do not
+//! count, as they come and go, and a pod's tolerations grow. What is too much or too odd to be
+//! looked at leaves every node. Of a pod that names its node that one alone counts, with a label or
+//! without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mpsgate_model::{Code, GpuNode, Refusal, RuntimeClass, Taint, Toleration};
+use mpsgate_model::{Code, GpuNode, HandlerReport, Refusal, RuntimeClass};
 
-/// More expressions, or more tolerations, than a pod has of them are not compared with each node.
+/// More expressions than a pod has of them are not compared with each node.
 const MOST: usize = 256;
 /// Nodes that a sentence names.
 const NAMED: usize = 3;
@@ -38,8 +47,30 @@ pub struct Where {
     pub selector: BTreeMap<String, String>,
     /// Required node affinity: one term is enough. Empty: there is none.
     pub terms: Vec<Term>,
-    /// `tolerations`.
-    pub tolerations: Vec<Toleration>,
+}
+
+/// Who chooses a pod's node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placer {
+    /// A kube-scheduler that asks our extender.
+    Extender,
+    /// Its author, or a scheduler that asks nobody of ours.
+    Other,
+}
+
+/// The nodes that a pod is kept from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Closed {
+    nodes: BTreeSet<String>,
+    why: String,
+}
+
+impl Closed {
+    /// Why a node does not do, without its name; `None` where it does.
+    #[must_use]
+    pub fn reason(&self, node: &str) -> Option<&str> {
+        self.nodes.contains(node).then_some(self.why.as_str())
+    }
 }
 
 /// All of it has to hold.
@@ -75,13 +106,6 @@ pub(crate) enum Way {
     Unknown(Refusal),
 }
 
-/// Whether it keeps off no pod with that toleration.
-fn is_tolerated(taint: &Taint, by: &Toleration) -> bool {
-    let key = by.key.is_empty() || by.key == taint.key;
-    let effect = by.effect.is_empty() || by.effect == taint.effect;
-    key && effect && (!matches!(by.operator.as_str(), "" | "Equal") || by.value == taint.value)
-}
-
 impl Expression {
     fn holds(&self, found: Option<&str>) -> bool {
         let is_in = || found.is_some_and(|found| self.values.iter().any(|value| value == found));
@@ -105,9 +129,13 @@ impl Where {
         self.terms.iter().map(of_term).fold(0, usize::saturating_add) <= MOST
     }
 
-    fn allows(&self, class: Option<&RuntimeClass>, name: &str, node: &GpuNode) -> bool {
+    /// Whether what a node says counts for a pod.
+    fn counts(&self, class: Option<&RuntimeClass>, name: &str, node: &GpuNode) -> bool {
         if let Some(only) = &self.node {
             return only == name;
+        }
+        if !node.is_switched {
+            return false;
         }
         let label = |key: &str| node.labels.get(key).map(String::as_str);
         let has = |(key, value): (&String, &String)| label(key) == Some(value.as_str());
@@ -119,26 +147,56 @@ impl Where {
             term.labels.iter().all(|one| one.holds(label(&one.key)))
                 && term.fields.iter().all(|one| one.holds(field(&one.key)))
         };
-        if !self.terms.is_empty() && self.is_readable() && !self.terms.iter().any(fits) {
-            return false;
-        }
-        let tolerations =
-            || self.tolerations.iter().chain(class.iter().flat_map(|class| &class.tolerations));
-        tolerations().nth(MOST).is_some()
-            || node.taints.iter().all(|taint| {
-                // That one keeps nobody off.
-                taint.effect == "PreferNoSchedule"
-                    || tolerations().any(|one| is_tolerated(taint, one))
-            })
+        self.terms.is_empty() || !self.is_readable() || self.terms.iter().any(fits)
     }
 }
 
 impl Known {
-    /// How a pod of that class comes to the nodes that it may go to.
-    pub(crate) fn way(&self, class: Option<&str>, place: &Where) -> Way {
+    /// The nodes that a pod of that class is kept from, where an extender places it: those that say
+    /// that its containers would bypass mpsgate there. A word that is not known keeps it from none.
+    ///
+    /// # Errors
+    /// Its class has not been heard of, so that nobody knows which nodes these are.
+    pub fn closed(&self, class: Option<&str>) -> Result<Closed, String> {
+        let mut saying = self
+            .nodes
+            .iter()
+            .filter_map(|(name, node)| Some((name, node.handlers.as_ref().ok()?)))
+            .filter(|(_, said)| !said.round.is_empty())
+            .peekable();
+        if saying.peek().is_none() {
+            return Ok(Closed::default());
+        }
+        let known = |name: &str| match &self.classes {
+            None => Err("the cluster's RuntimeClasses are not known yet; try again".to_owned()),
+            Some(all) => all
+                .get(name)
+                .ok_or_else(|| "its pod's RuntimeClass is not known yet; try again".to_owned()),
+        };
+        let class = class.map(known).transpose()?.filter(|class| !class.handler.is_empty());
+        let bypasses = |said: &HandlerReport| {
+            let handler =
+                class.map_or(said.default.as_deref(), |class| Some(class.handler.as_str()));
+            handler.is_some_and(|handler| said.round.contains(handler))
+        };
+        let nodes = saying.filter(|(_, said)| bypasses(said)).map(|(name, _)| name.clone());
+        let why = match class {
+            Some(class) => format!(
+                "its handler {} bypasses mpsgate, and the pod's RuntimeClass names it",
+                class.handler
+            ),
+            None => {
+                "its default handler bypasses mpsgate, and the pod has no RuntimeClass".to_owned()
+            }
+        };
+        Ok(Closed { nodes: nodes.collect(), why })
+    }
+
+    /// How a pod of that class comes to the nodes that count for it.
+    pub(crate) fn way(&self, class: Option<&str>, place: &Where, placer: Placer) -> Way {
         let known = class.and_then(|name| self.classes.as_ref()?.get(name));
         let mut reached =
-            self.nodes.iter().filter(|(name, node)| place.allows(known, name, node)).peekable();
+            self.nodes.iter().filter(|(name, node)| place.counts(known, name, node)).peekable();
         if reached.peek().is_none() {
             return Way::Fine;
         }
@@ -162,8 +220,9 @@ impl Known {
             (Some(_), Some(class)) => Some(class.handler.as_str()),
         };
         let (mut round, mut unsure): (Vec<&str>, Option<(&str, String)>) = (Vec::new(), None);
-        let (mut found, mut led) = (None, None);
+        let (mut found, mut led, mut count) = (None, None, 0);
         for (name, node) in reached {
+            count += 1;
             let handlers = match &node.handlers {
                 Ok(handlers) => handlers,
                 Err(why) => {
@@ -181,8 +240,9 @@ impl Known {
                     .get_or_insert_with(|| (name, format!("does not know the handler {handler}")));
             }
         }
+        let steered = placer == Placer::Extender && round.len() < count;
         match (round.first(), found, unsure, class) {
-            (Some(first), Some(handler), ..) => {
+            (Some(first), Some(handler), ..) if !steered => {
                 let refusal = bypasses(class, handler, &round, led.is_some(), first);
                 if class.is_some() { Way::Bypass(refusal) } else { Way::Default(refusal) }
             }

@@ -19,6 +19,9 @@ use mpsgate_policy::schedule::Word;
 
 /// Choices that are tried for one pod on one node.
 const TRIES: usize = 200;
+/// Looks at a card in all these tries, each of which ranks every card: as many as 200 tries among
+/// 32 cards. A report of thousands of cards makes no search longer.
+const LOOKS: usize = 6_400;
 const WHOLE: u32 = 100;
 
 /// A node as one question sees it.
@@ -106,18 +109,33 @@ pub(super) fn place<'a>(view: View<'_>, request: &'a PodRequest) -> Result<Found
         item.on = Some(best(view, item)?);
         return Ok(Found(items));
     }
+    let may_fit = may_fit(view, &items);
     items.sort_by_key(|item| (item.container.kind == Kind::Init, std::cmp::Reverse(item.memory)));
-    if at_once(view, &mut items) {
+    if may_fit && at_once(view, &mut items) {
         return Ok(Found(items));
     }
     if let Some(item) = items.iter().find(|item| !has_card(view, item)) {
         return Err(none(view, item));
     }
-    let mut tries = TRIES;
-    if search(view, &mut items, 0, &mut tries) {
+    let mut tries = TRIES.min(LOOKS / view.sums.len().max(1));
+    if may_fit && search(view, &mut items, 0, &mut tries) {
         return Ok(Found(items));
     }
     Err(together(view, &items, request))
+}
+
+/// Whether all healthy cards together have the memory, and take the clients, that a pod has at one
+/// time. Without that no choice of cards does, and none is tried. The items are in the pod's order.
+fn may_fit(view: View<'_>, items: &[Item<'_>]) -> bool {
+    let all = Load::peak(items.iter().map(Item::load));
+    // No number: one of the cards takes any number of clients.
+    let (mut left, mut clients) = (Mib(0), Some(0u32));
+    for (_, sum) in view.cards().filter(|(_, sum)| sum.healthy) {
+        left = Mib(left.0.saturating_add(sum.left().0));
+        let free = sum.max_clients.map(|most| most.saturating_sub(sum.clients));
+        clients = clients.zip(free).map(|(all, free)| all.saturating_add(free));
+    }
+    all.memory <= left && clients.is_none_or(|most| all.clients <= most)
 }
 
 fn items<'a>(view: View<'_>, request: &'a PodRequest) -> Result<Vec<Item<'a>>, Obstacle> {

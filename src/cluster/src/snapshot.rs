@@ -2,6 +2,8 @@
 //! nothing, and the first write beside it a pointer for each node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Weak};
 
 use mpsgate_model::{CardReport, Layout, Mib, Placement};
@@ -11,6 +13,7 @@ use super::place::{self, Found, View};
 use super::reason;
 use super::sums::{self, On, Sum};
 use super::{Node, Pod, Reason};
+use mpsgate_policy::schedule::Word;
 
 /// A node, its pods and its cards' sums.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +25,8 @@ pub(super) struct Place {
     /// Of its cards without any pod: what a refusal is held against.
     alone: Vec<Sum>,
     uids: Uids,
+    /// Of all that a search reads: nodes in the same state have the same.
+    state: u64,
 }
 
 /// Which uids a node's pods may have: most questions are about a pod that is on no node, and read
@@ -67,6 +72,29 @@ impl Place {
         self.alone = self.node.iter().flat_map(|node| node.cards.iter().map(sums::local)).collect();
         self.uids = Uids::default();
         self.pods.keys().for_each(|uid| self.uids.insert(uid));
+        let mut state = DefaultHasher::new();
+        self.words().hash(&mut state);
+        (&self.sums, &self.alone).hash(&mut state);
+        self.state = state.finish();
+    }
+
+    /// What a search reads of a node beside its cards' sums.
+    fn words(&self) -> Option<(Discriminant<Word>, Option<bool>, Option<u32>)> {
+        let Node { schedule, placement, max_pods, .. } = self.node.as_ref()?;
+        let spread = placement.map(|placement| placement == Placement::Spread);
+        Some((discriminant(schedule), spread, *max_pods))
+    }
+
+    /// Whether a search finds the same in both.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.state == other.state
+            && self.words() == other.words()
+            && self.sums == other.sums
+            && self.alone == other.alone
+    }
+
+    fn has(&self, uid: &str) -> bool {
+        self.uids.may_contain(uid) && self.pods.contains_key(uid)
     }
 
     fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
@@ -153,6 +181,31 @@ impl Snapshot {
         let score = self.asked(node, pod, |view, found| found.score(view))?;
         let at = self.places.get(node).map(Arc::downgrade).unwrap_or_default();
         Ok(Suits { score, at })
+    }
+
+    /// For each of the nodes the position of the first among them that is in the same state: one
+    /// search answers for all of these. A node that is not known, or has the pod already, stands
+    /// for itself.
+    #[must_use]
+    pub fn alike<'a>(&self, nodes: impl Iterator<Item = &'a str>, pod: &Pod) -> Vec<usize> {
+        let mut firsts: HashMap<u64, (usize, &Place)> = HashMap::new();
+        let first = |(position, node): (usize, &'a str)| {
+            let Some((place, _)) = self.known(node).filter(|(place, _)| !place.has(&pod.uid))
+            else {
+                return position;
+            };
+            let (first, other) = *firsts.entry(place.state).or_insert((position, place));
+            // Two states of one number are searched each by itself.
+            if place.is_alike(other) { first } else { position }
+        };
+        nodes.enumerate().map(first).collect()
+    }
+
+    /// What was found of a node, as said of one that is [`alike`](Self::alike).
+    #[must_use]
+    pub fn suits_alike(&self, node: &str, suits: &Suits) -> Suits {
+        let at = self.places.get(node).map(Arc::downgrade).unwrap_or_default();
+        Suits { score: suits.score, at }
     }
 
     /// Reads what questions about these nodes read, and says nothing. Memory is waited for by many
@@ -262,7 +315,7 @@ impl Snapshot {
         uid: &str,
         ask: impl FnOnce(View<'_>) -> T,
     ) -> T {
-        if place.uids.may_contain(uid) && place.pods.contains_key(uid) {
+        if place.has(uid) {
             let sums = place.sums(node, |other| other == uid);
             return ask(self.view(node, &sums));
         }

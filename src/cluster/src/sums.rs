@@ -10,7 +10,7 @@ use mpsgate_policy::promise::{Unplaced, expected_on};
 
 /// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
 /// asked at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Sum {
     pub(super) index: u32,
     pub(super) memory: Mib,
@@ -30,7 +30,7 @@ pub(super) struct Sum {
 }
 
 /// Sizes, each once.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Sizes {
     /// As many as most cards have, beside the sums: reading them elsewhere would take longer than
     /// all the rest of a question. 0 is none.

@@ -513,3 +513,81 @@ fn victims_are_those_whose_end_makes_room() {
     assert_eq!(ask(&[]), None);
     assert_eq!(one.victims("elsewhere", &pod("p", 1), &[]), None);
 }
+
+#[test]
+fn nodes_in_one_state_are_searched_once_and_whatever_a_search_reads_makes_another_state() {
+    let base = node(&[16, 24]);
+    let named = |name: &str, node: &Node| Node { name: name.to_owned(), ..node.clone() };
+    let card = |change: fn(&mut CardReport)| {
+        let mut other = base.clone();
+        change(&mut other.cards[0]);
+        other
+    };
+    let others = [
+        ("shared", share(&[16, 24])),
+        ("spread", Node { placement: Some(Placement::Spread), ..base.clone() }),
+        ("few pods", Node { max_pods: Some(1), ..base.clone() }),
+        ("a card less", node(&[16])),
+        ("a smaller card", card(|card| card.memory = gib(15))),
+        ("others' memory", card(|card| card.local = gib(1))),
+        ("a sick card", card(|card| card.healthy = false)),
+        ("few clients", card(|card| card.max_clients = Some(1))),
+        ("any uid", card(|card| card.one_uid = false)),
+        ("held memory", card(|card| card.held = [("gone".to_owned(), gib(2))].into())),
+    ];
+    let asked = mains("p", &[4, 3, 2]);
+    for (what, other) in others {
+        let mut ledger = Ledger::new(Placement::Binpack);
+        let names = ["a", "b", "c", "unknown", "d"];
+        ledger.set_node(named("a", &base));
+        ledger.set_node(named("b", &other));
+        ledger.set_node(named("c", &base));
+        ledger.set_node(named("d", &other));
+        let ledger = ledger.snapshot();
+        assert_eq!(ledger.alike(names.into_iter(), &asked), [0, 1, 0, 3, 1], "{what}");
+        // One answer for both, and it is theirs.
+        for (first, second) in [("a", "c"), ("b", "d")] {
+            match (ledger.suits(first, &asked), ledger.suits(second, &asked)) {
+                (Ok(found), Ok(own)) => {
+                    let said = ledger.suits_alike(second, &found);
+                    assert_eq!(ledger.still(second, &said), ledger.still(second, &own), "{what}");
+                    assert!(ledger.still(second, &said).is_some(), "{what}");
+                    assert_eq!(ledger.still(first, &said), None, "{what}");
+                }
+                (one, two) => assert_eq!(one.unwrap_err(), two.unwrap_err(), "{what}"),
+            }
+        }
+    }
+    // What a pod has already is free for it, on that node alone.
+    let mut ledger = Ledger::new(Placement::Binpack);
+    for name in ["n", "m"] {
+        ledger.set_node(named(name, &base));
+    }
+    ledger.set_pod(on(&[0, 0, 0], asked.clone()));
+    ledger.set_node(named("k", &base));
+    let ledger = ledger.snapshot();
+    assert_eq!(ledger.alike(["n", "m", "k"].into_iter(), &asked), [0, 1, 1]);
+}
+
+/// Without a search: in the words of what a search would end with.
+#[test]
+fn more_than_all_cards_have_left_is_refused_at_once() {
+    let many = |count: usize, memory: u64| {
+        let one = |n: usize| container(&format!("c{n}"), Kind::Main, memory);
+        pod_of("p", (0..count).map(one).collect())
+    };
+    let two = ledger(node(&[16, 16]), []);
+    assert!(two.fits("n", &many(32, 1)).is_ok());
+    let said = place(&two, &many(33, 1));
+    assert!(said.contains("do not fit beside each other: 16 GiB, 16 GiB are left"), "{said}");
+    let said = place(&two, &mains("p", &[17, 16]));
+    assert!(said.contains("no card takes 17 GiB for container a"), "{said}");
+    let mut few = node(&[16, 16]);
+    few.cards.iter_mut().for_each(|card| card.max_clients = Some(2));
+    let few = ledger(few, []);
+    assert!(few.fits("n", &many(4, 1)).is_ok());
+    assert!(place(&few, &many(5, 1)).contains("do not fit beside each other"));
+    // Init containers take turns: no more than one counts.
+    let turns = (0..40).map(|n| container(&format!("i{n}"), Kind::Init, 16)).collect();
+    assert!(two.fits("n", &pod_of("p", turns)).is_ok());
+}

@@ -1,11 +1,16 @@
-//! What a pod's author is told of IPC namespace and `/dev/shm`, by where the pod may come.
+//! What a pod's author is told of IPC namespace and `/dev/shm`, by where the pod may come; and of
+//! a handler that bypasses mpsgate, by who chooses the pod's node.
 
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 
-use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, evaluate, is_shm};
-use mpsgate_cluster::handlers::{Known, Where};
+use std::collections::{BTreeMap, BTreeSet};
+
+use mpsgate_cluster::admission::{
+    Container, Evaluated, Nodes, Pod, ShmVolume, evaluate, evaluate_way, is_shm,
+};
+use mpsgate_cluster::handlers::{Known, Placer, Where};
 use mpsgate_config::Ipc;
-use mpsgate_model::{Code, Mib};
+use mpsgate_model::{Code, GpuNode, HandlerReport, Mib, RuntimeClass};
 use mpsgate_policy::schedule::Word;
 
 fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
@@ -32,6 +37,7 @@ fn pod(containers: Vec<Container>) -> Pod {
     Pod {
         nodes: Nodes::Any,
         place: Where::default(),
+        scheduler: Placer::Other,
         class: None,
         host_ipc: true,
         host_pids: false,
@@ -130,4 +136,67 @@ fn the_hosts_ipc_namespace_is_given_and_wanted_under_one_policy_alone() {
             evaluated.refused.iter().any(|(_, refusal)| refusal.code == Code::NoHostIpc);
         assert_eq!((is_refused, pod.takes_host_ipc(ipc)), (refused, takes), "{ipc} {pod:?}");
     }
+}
+
+/// Nodes by name; on those that are `true` the handler `nvidia` bypasses mpsgate.
+fn nodes(bypass: &[(&str, bool)]) -> Known {
+    let node = |(name, bypasses): &(&str, bool)| {
+        let nvidia = ["nvidia".to_owned()].into();
+        let none = BTreeSet::new();
+        let (led, round) = if *bypasses { (none, nvidia) } else { (nvidia, none) };
+        let handlers = Ok(HandlerReport { led, round, ..HandlerReport::default() });
+        let node = GpuNode { labels: BTreeMap::new(), is_switched: true, handlers };
+        ((*name).to_owned(), node)
+    };
+    let class = RuntimeClass { handler: "nvidia".to_owned(), ..RuntimeClass::default() };
+    Known {
+        classes: Some([("nvidia".to_owned(), class)].into()),
+        nodes: bypass.iter().map(node).collect(),
+    }
+}
+
+#[test]
+fn an_extender_steers_pods_that_ask_for_gpu_memory_and_name_no_node() {
+    let class = || Some("nvidia".to_owned());
+    let asks = |scheduler| Pod { class: class(), scheduler, ..pod(vec![container("a", 7, None)]) };
+    let shows = |scheduler| {
+        let visible_devices = Some("all".to_owned());
+        let all = Container { visible_devices, ..container("a", 0, None) };
+        Pod { class: class(), scheduler, ..pod(vec![all]) }
+    };
+    let on = |scheduler| {
+        let place = Where { node: Some("n1".to_owned()), ..Where::default() };
+        Pod { place, ..asks(scheduler) }
+    };
+    let known = nodes(&[("n1", true), ("n2", false)]);
+    for (pod, refused) in [
+        (asks(Placer::Other), true),
+        (asks(Placer::Extender), false),
+        // kube-scheduler asks no extender about these.
+        (shows(Placer::Extender), true),
+        (on(Placer::Extender), true),
+    ] {
+        let of_way = |evaluated: Evaluated| {
+            evaluated.refused.iter().any(|(_, refusal)| refusal.code == Code::Handler)
+        };
+        assert_eq!(of_way(evaluate(&pod, &known, Ipc::Any)), refused, "{pod:?}");
+        assert_eq!(of_way(evaluate_way(&pod, &known)), refused, "{pod:?}");
+        // Where each of them bypasses, nobody can steer.
+        let each = nodes(&[("n1", true), ("n2", true)]);
+        assert!(of_way(evaluate(&pod, &each, Ipc::Any)), "{pod:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_may_go_elsewhere_by_now_is_evaluated_by_its_handler_alone() {
+    let mut pod = pod(vec![container("a", 7, None)]);
+    pod.host_ipc = false;
+    pod.class = Some("nvidia".to_owned());
+    let known = nodes(&[("n1", false)]);
+    assert!(!evaluate(&pod, &known, Ipc::RequireHost).refused.is_empty());
+    assert_eq!(evaluate_way(&pod, &known), Evaluated::default());
+    let known = nodes(&[("n1", true)]);
+    assert_eq!(evaluate_way(&pod, &known).refused.len(), 1);
+    pod.nodes = Nodes::Only(Word::Off);
+    assert_eq!(evaluate_way(&pod, &known), Evaluated::default());
 }

@@ -149,6 +149,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(kubernetes.slices_gib, each "GiB", 1 to 1024),
     key!(kubernetes.slices_uid, Allowed::SlicesUid, slices_uid),
     key!(kubernetes.dra, Switch),
+    key!(kubernetes.dra_extended_resources, Allowed::Bool, |value: &DeValue<'_>| value.as_bool()),
     key!(kubernetes.kubeconfig, Allowed::Kubeconfig, kubeconfig),
     key!(kubernetes.node_name, Allowed::NodeName, node_name),
     key!(metrics.listen, Allowed::Listen, listen),

@@ -91,6 +91,7 @@ const RULES: &[Rule] = &[
     rule!(kubernetes.slices_gib, Taken::Now),
     rule!(kubernetes.slices_uid, Taken::Now),
     rule!(kubernetes.dra, RESTART),
+    rule!(kubernetes.dra_extended_resources, Taken::Now),
     rule!(kubernetes.kubeconfig, RESTART),
     rule!(kubernetes.node_name, RESTART),
     rule!(metrics.listen, Taken::Now),
@@ -139,7 +140,7 @@ mod tests {
         nvml.library = "/lib/other.so"
         run = { group = "gpu", max_mib = 1, max_grants = 1 }
         slurm = { jobs = true, shard_mib = 1, prefix = "/opt/slurm", conf = "/opt/slurm.conf" }
-        kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, dra = "on", kubeconfig = "off", node_name = "n" }
+        kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, dra = "on", dra_extended_resources = true, kubeconfig = "off", node_name = "n" }
         metrics.listen = "off"
         log.level = "trace"
         [policy]

@@ -144,6 +144,7 @@ impl ApiServer {
                 .or_else(|| node.write_error.clone()),
             hint: trouble.map(|(_, hint)| hint),
             events_dropped: self.recorder.dropped(),
+            left_out: pods.left_out.iter().map(ToString::to_string).collect(),
         }
     }
 }

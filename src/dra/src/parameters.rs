@@ -53,6 +53,17 @@ pub struct Grant {
     pub compute: Option<ComputeShare>,
 }
 
+/// The smaller of two ceilings. None is no ceiling.
+pub(crate) fn smaller(
+    one: Option<ComputeShare>,
+    other: Option<ComputeShare>,
+) -> Option<ComputeShare> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(ComputeShare(one.0.min(other.0))),
+        (one, other) => one.or(other),
+    }
+}
+
 /// Read before the rest: of another version the fields may mean something else.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -120,10 +131,21 @@ impl Grant {
         Ok(Self { priority, compute })
     }
 
-    /// Both, field by field: what `later` says counts.
+    /// Both of one author, field by field: what `later` says counts.
     #[must_use]
     pub fn merge(self, later: Self) -> Self {
         Self { priority: later.priority.or(self.priority), compute: later.compute.or(self.compute) }
+    }
+
+    /// Both of two authors, field by field: the lower priority and the smaller share count. So what
+    /// a DeviceClass sets holds, whatever a claim says.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        let priority = match (self.priority, other.priority) {
+            (Some(Priority::Low), _) | (_, Some(Priority::Low)) => Some(Priority::Low),
+            (one, other) => one.or(other),
+        };
+        Self { priority, compute: smaller(self.compute, other.compute) }
     }
 }
 
@@ -208,5 +230,24 @@ mod tests {
         let both = Grant { priority: Some(Priority::Low), compute: Some(ComputeShare(50)) };
         assert_eq!(class.merge(claim), both);
         assert_eq!(both.merge(Grant::default()), both);
+    }
+
+    #[test]
+    fn of_two_authors_the_stricter_counts_field_by_field() {
+        let grant =
+            |priority, compute: Option<u8>| Grant { priority, compute: compute.map(ComputeShare) };
+        let (low, normal) = (Some(Priority::Low), Some(Priority::Normal));
+        for (one, other, expected) in [
+            (grant(None, None), grant(None, None), grant(None, None)),
+            (grant(low, Some(10)), grant(normal, Some(100)), grant(low, Some(10))),
+            (grant(low, Some(100)), grant(normal, Some(10)), grant(low, Some(10))),
+            (grant(low, None), grant(None, Some(30)), grant(low, Some(30))),
+            (grant(normal, Some(30)), grant(None, None), grant(normal, Some(30))),
+            (grant(normal, None), grant(normal, None), grant(normal, None)),
+            (grant(low, Some(1)), grant(low, Some(1)), grant(low, Some(1))),
+        ] {
+            assert_eq!(one.stricter(other), expected, "{one:?} and {other:?}");
+            assert_eq!(other.stricter(one), expected, "whoever says what");
+        }
     }
 }

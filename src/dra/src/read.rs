@@ -4,31 +4,53 @@
 //! `spec`, says less, as the scheduler rounds amounts up and fills in what was left out. What MPS
 //! cannot hold a container to is refused, with the claim's name and what to do.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod consumed;
+
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
-    ResourceClaimStatus,
+    ResourceClaimConsumerReference, ResourceClaimStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use mpsgate_model::{
-    ClaimName, ClaimShare, Code, ComputeShare, DRIVER, GpuUuid, Mib, PreparedClaim, Refusal,
-    parse_count, printable,
+    ClaimName, ClaimShare, Code, DRIVER, GpuUuid, PreparedClaim, Refusal, printable,
 };
 
+use self::consumed::Consumed;
 use crate::Grant;
 use crate::cdi::is_word;
+use crate::parameters::smaller;
 
 /// The most results of one claim (`AllocationResultsMaxSize` of k8s.io/api resource/v1).
 pub const RESULTS_MAX: usize = 32;
 /// The source of configuration that a DeviceClass has, which only an administrator writes. A
 /// claim's own has `FromClaim` (`AllocationConfigSource` of k8s.io/api resource/v1).
 const FROM_CLASS: &str = "FromClass";
+/// What kube-scheduler puts on a claim that it makes of a container's `resources.limits`
+/// (`ExtendedResourceClaimAnnotation` of k8s.io/api resource/v1), with the value `true`. It asks
+/// for no capacity, so the slice's default counts.
+const EXTENDED_RESOURCE: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// Reads what an allocated claim gives on this node.
+/// What a node knows that reads a claim.
+#[derive(Clone, Copy)]
+pub struct Here<'a> {
+    /// The pool of its slice.
+    pub pool: &'a str,
+    /// Finds the card of a device's name.
+    pub card_of: &'a dyn Fn(&str) -> Option<GpuUuid>,
+    /// What it has prepared of the claim before.
+    pub prepared: Option<&'a PreparedClaim>,
+    /// Whether a claim that kube-scheduler made of `resources.limits` is taken
+    /// (`kubernetes.dra_extended_resources`).
+    pub extended_resources: bool,
+}
+
+/// Reads what an allocated claim gives on this node. `asked` is the claim that kubelet names.
+/// Shares have the order of the claim's results.
 ///
-/// `asked` is the claim that kubelet names, `pool` the pool of this node's slice, and `card_of`
-/// finds the card of a device's name. Shares have the order of the claim's results.
+/// What is prepared here is not decided again, where the claim has the same allocation and its pod
+/// still has it: kubelet asks so after its own restart, for containers that run, and another pod
+/// that names the claim meanwhile takes nothing from them.
 ///
 /// # Errors
 /// [`Code::Claim`] where the claim gives nothing that a container could be held to,
@@ -37,12 +59,15 @@ const FROM_CLASS: &str = "FromClass";
 pub fn read(
     claim: &ResourceClaim,
     asked: &ClaimName,
-    pool: &str,
-    card_of: &dyn Fn(&str) -> Option<GpuUuid>,
+    here: &Here<'_>,
 ) -> Result<PreparedClaim, Refusal> {
-    let reader = Reader { asked, pool, card_of };
+    let reader = Reader { asked, here };
     reader.names()?;
     let status = reader.status(claim)?;
+    if let Some(prepared) = here.prepared.filter(|prepared| reader.has_still(prepared, status)) {
+        return Ok(prepared.clone());
+    }
+    reader.made_for_itself(claim)?;
     let allocation = status.allocation.as_ref().and_then(|given| given.devices.as_ref());
     let devices = allocation.ok_or_else(|| reader.unallocated())?;
     let results = reader.ours(devices.results.as_deref().unwrap_or_default())?;
@@ -57,23 +82,40 @@ pub fn read(
     Ok(PreparedClaim { claim: asked.clone(), pod_uid, shares })
 }
 
-/// Adds what configuration says of a share.
-fn configure(share: &mut ClaimShare, said: &[(&[String], Grant)]) {
-    let applying = said.iter().filter(|(requests, _)| applies(requests, &share.request));
-    let grant = applying.fold(Grant::default(), |all, (_, grant)| all.merge(*grant));
-    share.priority = grant.priority.unwrap_or_default();
-    // Both are the most, so the smaller one counts.
-    share.compute = match (share.compute, grant.compute) {
-        (Some(one), Some(other)) => Some(ComputeShare(one.0.min(other.0))),
-        (one, other) => one.or(other),
+/// Adds what configuration says of a share. A DeviceClass is an administrator's, a claim a
+/// tenant's, and what either sets is the most: so the stricter counts.
+fn configure(share: &mut ClaimShare, said: &[Said<'_>]) {
+    let of = |class: bool| {
+        let applying = said.iter().filter(|one| one.of_class == class && one.is_for(share));
+        applying.fold(Grant::default(), |all, one| all.merge(one.grant))
     };
+    let grant = of(true).stricter(of(false));
+    share.priority = grant.priority.unwrap_or_default();
+    share.compute = smaller(share.compute, grant.compute);
+}
+
+/// One entry of configuration for this driver.
+struct Said<'a> {
+    /// Of the DeviceClass, else of the claim.
+    of_class: bool,
+    /// The requests that it is for; all where there are none.
+    requests: &'a [String],
+    grant: Grant,
+}
+
+impl Said<'_> {
+    /// With a request's name it is for each alternative of it too (k8s.io/api resource/v1,
+    /// `DeviceAllocationConfiguration.requests`).
+    fn is_for(&self, share: &ClaimShare) -> bool {
+        let is_it = |name: &String| *name == share.request || name == main(&share.request);
+        self.requests.is_empty() || self.requests.iter().any(is_it)
+    }
 }
 
 /// What each check has to know.
 struct Reader<'a> {
     asked: &'a ClaimName,
-    pool: &'a str,
-    card_of: &'a dyn Fn(&str) -> Option<GpuUuid>,
+    here: &'a Here<'a>,
 }
 
 impl Reader<'_> {
@@ -134,6 +176,47 @@ impl Reader<'_> {
         claim.status.as_ref().ok_or_else(|| self.unallocated())
     }
 
+    /// Whether the allocation is the one that was prepared, and the pod that it was prepared for is
+    /// among those that have the claim.
+    fn has_still(&self, prepared: &PreparedClaim, status: &ResourceClaimStatus) -> bool {
+        let consumers = status.reserved_for.as_deref().unwrap_or_default();
+        let is_its_pod =
+            |one: &ResourceClaimConsumerReference| is_pod(one) && one.uid == prepared.pod_uid;
+        let allocation = status.allocation.as_ref().and_then(|given| given.devices.as_ref());
+        let results = allocation.and_then(|devices| devices.results.as_deref());
+        let results = results.unwrap_or_default().iter().filter(|result| result.driver == DRIVER);
+        let results: Vec<_> = results.collect();
+        let is_share = |(result, share): (&&DeviceRequestAllocationResult, &ClaimShare)| {
+            let consumed = Consumed { reader: self, request: &result.request, result };
+            result.request == share.request
+                && result.pool == share.pool
+                && result.device == share.device
+                && result.share_id == share.share_id
+                && result.admin_access != Some(true)
+                && consumed.memory().is_ok_and(|memory| memory == share.memory)
+        };
+        prepared.claim == *self.asked
+            && consumers.iter().any(is_its_pod)
+            && results.len() == prepared.shares.len()
+            && results.iter().zip(&prepared.shares).all(is_share)
+    }
+
+    /// A claim that kube-scheduler makes of limits needs no right to make claims, and is a whole
+    /// card for each that was asked for.
+    fn made_for_itself(&self, claim: &ResourceClaim) -> Result<(), Refusal> {
+        let annotations = claim.metadata.annotations.as_ref();
+        let said = annotations.and_then(|all| all.get(EXTENDED_RESOURCE));
+        if self.here.extended_resources || said.is_none_or(|said| said != "true") {
+            return Ok(());
+        }
+        Err(self.refused(
+            "was made by kube-scheduler of a container's resources.limits, which count whole cards",
+            "ask for memory: a claim of the pod's own (docs/dra.md), or aliyun.com/gpu-mem in its \
+             limits; kubernetes.dra_extended_resources = true in /etc/mpsgate/config.toml on the \
+             node gives whole cards by limits",
+        ))
+    }
+
     /// The results that are this driver's.
     fn ours<'a>(
         &self,
@@ -149,11 +232,11 @@ impl Reader<'_> {
                 format!("has {} devices, of {RESULTS_MAX} that a claim has at most", ours.len());
             return Err(self.refused(&found, "ask for fewer devices in one claim"));
         }
-        if let Some(other) = ours.iter().find(|result| result.pool != self.pool) {
+        if let Some(other) = ours.iter().find(|result| result.pool != self.here.pool) {
             let found = format!(
                 "has a device of the pool \"{}\", and this node's is \"{}\"",
                 printable::value(&other.pool),
-                printable::value(self.pool)
+                printable::value(self.here.pool)
             );
             let hint = format!(
                 "delete the pod so that it is scheduled anew; kubectl get resourceslice \
@@ -189,8 +272,8 @@ impl Reader<'_> {
                 ));
             }
         };
-        let group = consumer.api_group.as_deref().unwrap_or_default();
-        if consumer.resource != "pods" || !group.is_empty() {
+        if !is_pod(consumer) {
+            let group = consumer.api_group.as_deref().unwrap_or_default();
             let found = format!(
                 "is reserved for \"{}\" of the API group \"{}\", which is no pod",
                 printable::value(&consumer.resource),
@@ -231,7 +314,7 @@ impl Reader<'_> {
         }
         let consumed = Consumed { reader: self, request: &request, result };
         let memory = consumed.memory()?;
-        let Some(card) = (self.card_of)(&result.device) else {
+        let Some(card) = (self.here.card_of)(&result.device) else {
             let found = format!(
                 "has the device \"{}\", which is no managed GPU of this node",
                 printable::value(&result.device)
@@ -272,111 +355,36 @@ impl Reader<'_> {
         Err(self.refuse(Code::MultiCard, &found, hint))
     }
 
-    /// What the DeviceClass and the claim say to this driver, in the order in which it counts.
+    /// What the DeviceClass and the claim say to this driver, in their order.
     fn configuration<'a>(
         &self,
         config: &'a [DeviceAllocationConfiguration],
-    ) -> Result<Vec<(&'a [String], Grant)>, Refusal> {
+    ) -> Result<Vec<Said<'a>>, Refusal> {
         let ours = config.iter().filter_map(|entry| {
             let opaque = entry.opaque.as_ref().filter(|opaque| opaque.driver == DRIVER)?;
             Some((entry, &opaque.parameters.0))
         });
-        let mut ours: Vec<_> = ours.collect();
-        // Stable: within a source the order stays.
-        ours.sort_by_key(|(entry, _)| entry.source != FROM_CLASS);
         let read =
             |(entry, parameters): (&'a DeviceAllocationConfiguration, &serde_json::Value)| {
+                let of_class = entry.source == FROM_CLASS;
                 let grant = Grant::parse(&parameters.to_string()).map_err(|error| {
-                    let class = entry.source == FROM_CLASS;
-                    let whose = if class { "of its DeviceClass " } else { "" };
+                    let whose = if of_class { "of its DeviceClass " } else { "" };
                     self.refused(
                     &format!("has parameters {whose}for {DRIVER} that cannot be taken: {error}"),
                     "write parameters: {apiVersion: mpsgate.io/v1alpha1, kind: Grant, priority: \
                      low, computePercent: 30}, of which the last two may be left out",
                 )
                 })?;
-                Ok((entry.requests.as_deref().unwrap_or_default(), grant))
+                let requests = entry.requests.as_deref().unwrap_or_default();
+                Ok(Said { of_class, requests, grant })
             };
-        ours.into_iter().map(read).collect()
+        ours.map(read).collect()
     }
 }
 
-/// What one result has consumed of its card's capacities.
-struct Consumed<'a> {
-    reader: &'a Reader<'a>,
-    /// The request's name, as it may be printed.
-    request: &'a str,
-    result: &'a DeviceRequestAllocationResult,
-}
-
-impl Consumed<'_> {
-    /// A capacity has the name that the slice has. By Kubernetes' rules it is the same with the
-    /// driver's name before it.
-    fn of(&self, name: &str) -> Option<&Quantity> {
-        let consumed: &BTreeMap<String, Quantity> = self.result.consumed_capacity.as_ref()?;
-        consumed.get(name).or_else(|| consumed.get(&format!("{DRIVER}/{name}")))
-    }
-
-    fn refused(&self, name: &str, value: &str, why: &str, hint: &str) -> Refusal {
-        let found = format!(
-            "was given {name} \"{}\" for the request \"{}\", and {why}",
-            printable::value(value),
-            self.request
-        );
-        self.reader.refused(&found, hint)
-    }
-
-    fn memory(&self) -> Result<Mib, Refusal> {
-        let Some(memory) = self.of("memory") else {
-            let found = format!(
-                "has no consumed memory for the request \"{}\": the scheduler gave it a whole card",
-                self.request
-            );
-            return Err(self.reader.refused(
-                &found,
-                "turn on the feature gate DRAConsumableCapacity in kube-apiserver, kube-scheduler, \
-                 kube-controller-manager and kubelet (it is on from Kubernetes 1.36), and make the \
-                 pod anew",
-            ));
-        };
-        Mib::parse_bytes(&memory.0).map_err(|error| {
-            let hint = "write capacity: {requests: {memory: 7Gi}} in the request, in whole MiB";
-            self.refused("memory", &memory.0, &error.to_string(), hint)
-        })
-    }
-
-    fn compute(&self) -> Result<Option<ComputeShare>, Refusal> {
-        let Some(compute) = self.of("compute") else { return Ok(None) };
-        let why = match parse_count(&compute.0) {
-            Ok(0) => return Ok(None),
-            Ok(share) => match u8::try_from(share) {
-                Ok(share @ 1..=100) => return Ok(Some(ComputeShare(share))),
-                _ => "it is not 1 to 100 percent".to_owned(),
-            },
-            Err(error) => error.to_string(),
-        };
-        let hint = "write capacity: {requests: {compute: \"30\"}} in the request, in percent";
-        Err(self.refused("compute", &compute.0, &why, hint))
-    }
-
-    /// The number itself is not kept: the scheduler counts it, and MPS refuses a process too many.
-    fn clients(&self) -> Result<(), Refusal> {
-        let Some(clients) = self.of("clients") else { return Ok(()) };
-        let why = match parse_count(&clients.0) {
-            Ok(1..) => return Ok(()),
-            Ok(0) => "it is zero".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let hint = "write capacity: {requests: {clients: \"1\"}} in the request, one for each \
-                    process";
-        Err(self.refused("clients", &clients.0, &why, hint))
-    }
-}
-
-/// Configuration without requests is for all. With a request's name it is for each alternative of
-/// it too (k8s.io/api resource/v1, `DeviceAllocationConfiguration.requests`).
-fn applies(requests: &[String], request: &str) -> bool {
-    requests.is_empty() || requests.iter().any(|name| name == request || name == main(request))
+/// Whether a claim is reserved for a pod there, not for a group of them.
+fn is_pod(consumer: &ResourceClaimConsumerReference) -> bool {
+    consumer.resource == "pods" && consumer.api_group.as_deref().unwrap_or_default().is_empty()
 }
 
 /// The request's name, without the alternative that was taken.

@@ -44,7 +44,7 @@ pub struct Offer {
     pub proven: bool,
     /// Memory that claims may have in all: what local containers hold is taken off.
     pub memory: Mib,
-    /// Processes that the MPS server takes.
+    /// Claims that it takes, by what its MPS server serves.
     pub clients: u32,
     /// Compute that claims may have in all, in percent. Zero: it is not given in parts.
     pub compute: u8,
@@ -173,12 +173,24 @@ fn capacities(offer: &Offer) -> BTreeMap<String, DeviceCapacity> {
     let memory = offer.memory.0.min(MIB_MAX);
     // A claim without an amount gets the whole card, never "some".
     let memory = capacity(memory, "Mi", 1, memory);
-    let clients = capacity(u64::from(offer.clients), "", 1, 1);
+    let clients = each_takes_one(u64::from(offer.clients));
     // Most claims say nothing of compute, and take nothing from those that do.
     let compute =
         (offer.compute > 0).then(|| capacity(u64::from(offer.compute.min(100)), "", 0, 0));
     let all = [("memory", Some(memory)), ("clients", Some(clients)), ("compute", compute)];
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// A capacity of which each claim takes one, and none takes more: what nobody is held to is not
+/// given.
+fn each_takes_one(all: u64) -> DeviceCapacity {
+    let one = Quantity("1".to_owned());
+    let policy = CapacityRequestPolicy {
+        default: Some(one.clone()),
+        valid_range: None,
+        valid_values: Some(vec![one]),
+    };
+    DeviceCapacity { request_policy: Some(policy), value: Quantity(all.to_string()) }
 }
 
 /// A capacity that claims take in whole units, from `least` up to all of it.

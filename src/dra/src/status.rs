@@ -70,6 +70,44 @@ pub fn status(
     }
 }
 
+/// What of `entries` is to be written: nothing where the claim shows each of them in the same words
+/// already, as kubelet asks again each minute for a claim that was refused. Then and else a
+/// condition that does not change keeps its time (k8s.io/apimachinery meta/v1, `Condition`: "the
+/// last time the condition transitioned from one status to another").
+#[must_use]
+pub fn news(
+    mut entries: Vec<AllocatedDeviceStatus>,
+    shown: &[AllocatedDeviceStatus],
+) -> Vec<AllocatedDeviceStatus> {
+    let mut is_news = false;
+    for entry in &mut entries {
+        let Some(before) = shown.iter().find(|one| is_same(one, entry)) else {
+            is_news = true;
+            continue;
+        };
+        is_news |= before.data != entry.data;
+        for condition in entry.conditions.iter_mut().flatten() {
+            let mut all = before.conditions.iter().flatten();
+            match all.find(|one| one.type_ == condition.type_) {
+                Some(one) if one.status == condition.status => {
+                    is_news |= one.reason != condition.reason || one.message != condition.message;
+                    condition.last_transition_time = one.last_transition_time.clone();
+                }
+                _ => is_news = true,
+            }
+        }
+    }
+    if is_news { entries } else { Vec::new() }
+}
+
+/// Whether both are of one share: by what the API server tells entries apart.
+fn is_same(one: &AllocatedDeviceStatus, other: &AllocatedDeviceStatus) -> bool {
+    one.driver == other.driver
+        && one.pool == other.pool
+        && one.device == other.device
+        && one.share_id == other.share_id
+}
+
 /// A code without its first letter, as conditions have their reasons: `E_NO_CAPACITY` is
 /// `NoCapacity`.
 fn camel(code: &str) -> String {

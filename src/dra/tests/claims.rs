@@ -6,7 +6,10 @@
 use std::path::Path;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use mpsgate_dra::{device_id, device_name, file, file_name, read, status, variable};
+use mpsgate_dra::{
+    AllocatedDeviceStatus, Here, device_id, device_name, file, file_name, news, read, status,
+    variable,
+};
 use mpsgate_model::{
     ClaimName, Code, ComputeShare, GpuUuid, Mib, PreparedClaim, Priority, Refusal, example_gpu,
 };
@@ -79,9 +82,18 @@ fn consumed(capacity: Value) -> Value {
     with_result("consumedCapacity", capacity)
 }
 
-fn read_as(claim: Value, asked: &ClaimName) -> Result<PreparedClaim, Refusal> {
+fn read_here(claim: Value, asked: &ClaimName, here: &Here<'_>) -> Result<PreparedClaim, Refusal> {
     let claim: ResourceClaim = serde_json::from_value(claim).unwrap();
-    read(&claim, asked, POOL, &card_of)
+    read(&claim, asked, here)
+}
+
+/// As a node has it that has prepared nothing, with the settings as they are shipped.
+fn here<'a>() -> Here<'a> {
+    Here { pool: POOL, card_of: &card_of, prepared: None, extended_resources: false }
+}
+
+fn read_as(claim: Value, asked: &ClaimName) -> Result<PreparedClaim, Refusal> {
+    read_here(claim, asked, &here())
 }
 
 fn read_it(claim: Value) -> Result<PreparedClaim, Refusal> {
@@ -107,7 +119,7 @@ fn amounts_are_read_as_the_scheduler_wrote_them() {
         (json!({"memory": "7Gi"}), 7168, None),
         (json!({"memory": "1Mi"}), 1, None),
         (json!({"memory": "7168Mi", "compute": "30"}), 7168, Some(30)),
-        (json!({"memory": "7168Mi", "compute": "100", "clients": "4"}), 7168, Some(100)),
+        (json!({"memory": "7168Mi", "compute": "100", "clients": "1"}), 7168, Some(100)),
         (json!({"mpsgate.io/memory": "7Gi", "mpsgate.io/compute": "1"}), 7168, Some(1)),
     ] {
         let read = read_it(consumed(capacity.clone())).unwrap();
@@ -146,9 +158,10 @@ fn entry(source: &str, requests: &[&str], parameters: Value) -> Value {
 }
 
 #[test]
-fn configuration_counts_class_first_and_then_the_claim_in_order() {
+fn of_class_and_claim_the_stricter_counts_and_of_one_of_them_what_it_says_last() {
     let (low, normal) = (json!({"priority": "low"}), json!({"priority": "normal"}));
     let percent = |n: u8| json!({"computePercent": n});
+    let ceiling = json!({"priority": "low", "computePercent": 10});
     let class = |fields: &Value| entry("FromClass", &[], grant(fields.clone()));
     let own = |fields: &Value| entry("FromClaim", &[], grant(fields.clone()));
     let to = |requests: &[&str]| entry("FromClaim", requests, grant(json!({"priority": "low"})));
@@ -160,11 +173,21 @@ fn configuration_counts_class_first_and_then_the_claim_in_order() {
         (json!([]), "gpu", Priority::Normal, None),
         (json!([own(&low)]), "gpu", Priority::Low, None),
         (json!([own(&low), class(&normal)]), "gpu", Priority::Low, None),
-        (json!([class(&low), own(&normal)]), "gpu", Priority::Normal, None),
+        (json!([class(&low), own(&normal)]), "gpu", Priority::Low, None),
+        (json!([own(&normal), class(&low)]), "gpu", Priority::Low, None),
         (json!([own(&low), own(&normal)]), "gpu", Priority::Normal, None),
         (json!([class(&normal), class(&low)]), "gpu", Priority::Low, None),
+        (json!([class(&low), class(&normal)]), "gpu", Priority::Normal, None),
         (json!([own(&percent(30)), class(&low)]), "gpu", Priority::Low, Some(30)),
-        (json!([own(&percent(60)), class(&percent(30))]), "gpu", Priority::Normal, Some(60)),
+        (json!([own(&percent(60)), class(&percent(30))]), "gpu", Priority::Normal, Some(30)),
+        (json!([class(&percent(60)), own(&percent(30))]), "gpu", Priority::Normal, Some(30)),
+        (json!([own(&percent(30)), own(&percent(60))]), "gpu", Priority::Normal, Some(60)),
+        (
+            json!([class(&ceiling), own(&normal), own(&percent(100))]),
+            "gpu",
+            Priority::Low,
+            Some(10),
+        ),
         (json!([to(&["gpu"])]), "gpu", Priority::Low, None),
         (json!([to(&["other"])]), "gpu", Priority::Normal, None),
         (json!([to(&["other", "gpu"])]), "gpu", Priority::Low, None),
@@ -293,6 +316,11 @@ fn what_cannot_be_held_to_is_refused() {
         (consumed(json!({"memory": "7Gi", "compute": "-1"})), Code::Claim, "it is negative"),
         (consumed(json!({"memory": "7Gi", "compute": "500m"})), Code::Claim, "whole number"),
         (consumed(json!({"memory": "7Gi", "clients": "0"})), Code::Claim, "clients \"0\""),
+        (
+            consumed(json!({"memory": "7Gi", "clients": "4"})),
+            Code::Claim,
+            "clients \"4\" for the request \"gpu\", and a share is one",
+        ),
         (consumed(json!({"memory": "7Gi", "clients": "-1"})), Code::Claim, "clients \"-1\""),
         (consumed(json!({"memory": "7Gi", "clients": "1.5"})), Code::Claim, "clients \"1.5\""),
         (with_result("device", json!("gpu-0")), Code::UnknownGpu, "has the device \"gpu-0\""),
@@ -329,6 +357,96 @@ fn what_cannot_be_held_to_is_refused() {
             let obeyed = |c: char| c.is_control() || c == '\u{202e}';
             assert!(!text.is_empty() && !text.contains(obeyed), "{text:?}");
         }
+    }
+}
+
+/// As kube-scheduler makes it of `deviceclass.resource.kubernetes.io/CLASS: 1`, and of a name that
+/// a DeviceClass has for it.
+#[test]
+fn a_claim_that_kube_scheduler_makes_of_limits_is_for_a_setting() {
+    const NAME: &str = "resource.kubernetes.io/extended-resource-claim";
+    let annotated = |value: Value| with("/metadata/annotations", value);
+    for (annotations, is_made_of_limits) in [
+        (json!({(NAME): "true"}), true),
+        (json!({"other": "x", (NAME): "true"}), true),
+        (json!({(NAME): "false"}), false),
+        (json!({(NAME): ""}), false),
+        (json!({"other": "true"}), false),
+        (json!({}), false),
+        (Value::Null, false),
+    ] {
+        let read = |extended_resources| {
+            let claim = annotated(annotations.clone());
+            read_here(claim, &asked(), &Here { extended_resources, ..here() })
+        };
+        match (read(false), is_made_of_limits) {
+            (Err(refusal), true) => {
+                assert_eq!(refusal.code, Code::Claim);
+                assert!(refusal.sentence.contains("resources.limits"), "{refusal}");
+                assert!(refusal.hint.contains("kubernetes.dra_extended_resources"), "{refusal}");
+            }
+            (Ok(_), false) => {}
+            (other, _) => panic!("{annotations}: {other:?}"),
+        }
+        assert!(read(true).is_ok(), "{annotations}: the setting allows it");
+    }
+}
+
+#[test]
+fn what_is_prepared_is_not_decided_again() {
+    let pod = |uid: &str| json!({"resource": "pods", "name": "p", "uid": uid});
+    let prepared = read_it(claim()).unwrap();
+    let again = |claim: Value| {
+        let here = Here { prepared: Some(&prepared), ..here() };
+        read_here(claim, &asked(), &here)
+    };
+    let reserved = |pods: Value| with("/status/reservedFor", pods);
+    let config = |parameters: Value| with(CONFIG, json!([entry("FromClaim", &[], parameters)]));
+    for same in [
+        claim(),
+        reserved(json!([pod(POD), pod("another")])),
+        reserved(json!([pod("another"), pod(POD), pod("third")])),
+        with("/metadata/deletionTimestamp", json!("2026-09-01T00:00:00Z")),
+        // What is decided before it is prepared for the first time.
+        config(grant(json!({"priority": "low"}))),
+        config(json!({"kind": "of a younger release"})),
+        with(
+            "/metadata/annotations",
+            json!({"resource.kubernetes.io/extended-resource-claim": "true"}),
+        ),
+        consumed(json!({"memory": "7Gi", "clients": "4"})),
+    ] {
+        assert_eq!(again(same.clone()).unwrap(), prepared, "{same}");
+    }
+    let two = json!([result("gpu"), result("more")]);
+    for (other, said) in [
+        (with("/metadata/uid", json!("other")), "another claim has its name now"),
+        (reserved(json!([])), "is reserved for no pod"),
+        (reserved(json!([pod("another"), pod("third")])), "is a claim of two pods"),
+        (
+            reserved(json!([
+                {"apiGroup": "x.io", "resource": "pods", "name": "g", "uid": POD},
+                {"resource": "podgroups", "name": "g", "uid": POD},
+            ])),
+            "is a claim of two pods",
+        ),
+        (with("/status/allocation", Value::Null), "has no allocation"),
+        (with_result("adminAccess", json!(true)), "asks for admin access"),
+        (consumed(json!({"compute": "1"})), "gave it a whole card"),
+    ] {
+        let refusal = again(other.clone()).unwrap_err();
+        assert!(refusal.sentence.contains(said), "{refusal}: {other}");
+    }
+    // Another allocation, or another pod's, is read as it is: the ledger refuses it.
+    for other in [
+        reserved(json!([pod("another")])),
+        consumed(json!({"memory": "8Gi"})),
+        with_result("shareID", json!("0a1b2c3d-0000-4000-8000-0000000000cc")),
+        with_result("device", json!(device_name(&example_gpu(1)))),
+        with(RESULTS, two),
+    ] {
+        let read = again(other.clone()).unwrap();
+        assert_ne!(read, prepared, "{other}");
     }
 }
 
@@ -413,6 +531,53 @@ fn the_status_of_a_refused_share_says_why_and_what_to_do() {
         "no card has so much left [E_NO_CAPACITY]; hint: ask for less"
     );
     assert_eq!(entry.get("data"), None);
+}
+
+/// Kubelet asks again each minute for a claim that was refused.
+#[test]
+fn what_a_claim_shows_already_is_not_written_again() {
+    let share = &read_it(claim()).unwrap().shares[0];
+    let other_share = {
+        let mut other = share.clone();
+        other.share_id = Some("0a1b2c3d-0000-4000-8000-0000000000cc".to_owned());
+        other
+    };
+    let refused = |share, sentence: &str, now| {
+        let refusal = Refusal::new(Code::NoCapacity, sentence, "ask for less");
+        status(share, Err(&refusal), now)
+    };
+    let ready = |proven, now| status(share, Ok(("mps+watchdog", "asked", proven)), now);
+    let (then, now) = ("2026-09-01T12:00:00Z", "2026-09-01T12:01:00Z");
+    let foreign = {
+        let mut foreign = refused(share, "full", then);
+        foreign.driver = "nic.example.com".to_owned();
+        foreign
+    };
+    let time = |entry: &AllocatedDeviceStatus| {
+        let condition = &entry.conditions.as_ref().unwrap()[0];
+        serde_json::to_value(&condition.last_transition_time).unwrap()
+    };
+    for (shown, entry, written) in [
+        (vec![], refused(share, "full", now), Some(now)),
+        (vec![refused(share, "full", then)], refused(share, "full", now), None),
+        (vec![refused(share, "fuller", then)], refused(share, "full", now), Some(then)),
+        (vec![ready(true, then)], refused(share, "full", now), Some(now)),
+        (vec![refused(share, "full", then)], ready(true, now), Some(now)),
+        (vec![ready(true, then)], ready(true, now), None),
+        (vec![ready(false, then)], ready(true, now), Some(then)),
+        (vec![refused(&other_share, "full", then)], refused(share, "full", now), Some(now)),
+        (vec![foreign.clone()], refused(share, "full", now), Some(now)),
+        (vec![foreign, refused(share, "full", then)], refused(share, "full", now), None),
+    ] {
+        let news = news(vec![entry], &shown);
+        let times: Vec<_> = news.iter().map(time).collect();
+        assert_eq!(times, written.map(Value::from).into_iter().collect::<Vec<_>>(), "{shown:?}");
+    }
+    // All entries are written, or none: what is applied owns its entries alone.
+    let shown = [refused(share, "full", then)];
+    let both = vec![refused(share, "full", now), refused(&other_share, "full", now)];
+    let times: Vec<_> = news(both, &shown).iter().map(time).collect();
+    assert_eq!(times, [then, now].map(Value::from));
 }
 
 /// The API server refuses the whole status where one text is too long.

@@ -120,6 +120,9 @@ fn every_capacity_is_one_that_the_api_server_takes() {
                     let policy = &capacity["requestPolicy"];
                     let default = number(&policy["default"]);
                     assert!(i64::try_from(value).is_ok(), "{name}: {capacity}");
+                    if name == "clients" {
+                        assert_eq!((default, value), (1, u64::from(clients)), "each takes one");
+                    }
                     if let Some(values) = policy.get("validValues") {
                         assert!(policy.get("validRange").is_none(), "{name}: {capacity}");
                         assert_eq!(values, &json!([policy["default"]]), "{name}: {capacity}");

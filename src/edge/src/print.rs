@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 
+use mpsgate_model::printable;
 use serde::Serialize;
 
 use crate::EdgeError;
@@ -18,14 +19,15 @@ pub fn answer(text: &str) -> Result<(), EdgeError> {
     }
 }
 
-/// `document` as the JSON that is printed: indented, with a line's end.
+/// `document` as the JSON that is printed: indented, with a line's end. What a terminal would obey
+/// in its strings is escaped.
 ///
 /// # Errors
 /// Where it is no JSON document: a slip of ours.
 pub fn json(document: &impl Serialize) -> Result<String, EdgeError> {
     let mut text = serde_json::to_string_pretty(document).map_err(EdgeError::Json)?;
     text.push('\n');
-    Ok(text)
+    Ok(printable::json(text))
 }
 
 /// Tells a person who waits what is going on; a script need not know.

@@ -97,9 +97,13 @@ impl Source {
 
 impl View {
     /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is
-    /// wrong with annotations.
+    /// wrong with annotations, and what cannot be read at all.
     pub(crate) fn of(seen: &Seen, all: bool) -> (Self, Vec<String>) {
-        let mut warnings = Vec::new();
+        let left = seen.left_out.iter().map(|left| {
+            let what = if left.counts { "what can be read of it counts" } else { "it is left out" };
+            format!("{left}; {what}")
+        });
+        let mut warnings: Vec<String> = left.collect();
         let mut nodes: Vec<(&SeenNode, Option<BTreeMap<u32, CardReport>>)> = Vec::new();
         for node in &seen.nodes {
             let cards = node.cards.as_deref().map(annotations::parse_cards).transpose();

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use fake_api_server::{Fault, World};
+use mpsgate_testing::{ODD, assert_printable, odd};
 use serde_json::{Value, json};
 use server::{Server, inspect};
 
@@ -121,6 +122,24 @@ fn lists_come_in_pages() {
     assert!(server.asked().iter().all(|asked| asked.contains("limit=500")));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["nodes"][0]["cards"][0]["pods"].as_array().unwrap().len(), 10);
+}
+
+#[test]
+fn what_others_wrote_is_escaped_in_json_and_read_as_it_was_written() {
+    let mut cluster = cluster();
+    let long = odd(1 << 20);
+    cluster["nodes"][1]["status"]["addresses"][0]["address"] = json!(long);
+    cluster["nodes"][1]["metadata"]["labels"]["ack.node.gpu.schedule"] = json!(ODD);
+    cluster["pods"][0]["metadata"]["namespace"] = json!(ODD);
+    let output = Server::start(World::of(&cluster)).inspect(&["-o", "json"]);
+    let shown = text(&output.stdout);
+    assert_printable(&shown);
+    let document: Value = serde_json::from_str(&shown).unwrap();
+    let node = &document["nodes"][0];
+    assert_eq!(node["name"], "gpu-1");
+    assert_eq!(node["address"], long);
+    assert_eq!(node["schedule"], ODD);
+    assert_eq!(node["cards"][0]["pods"][0]["namespace"], ODD);
 }
 
 #[test]

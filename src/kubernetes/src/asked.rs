@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
-use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
+use crate::objects::Objects;
+use crate::read::part;
 use crate::wire::WirePod;
 use crate::{Pod, Settings};
 
@@ -65,7 +66,7 @@ pub fn slices_asked(
                 Lists::Cached,
                 "pods without a node",
                 "spec.nodeName=",
-                Api::<WirePod>::all,
+                Objects::<WirePod>::all,
                 told,
             ));
             loop {
@@ -110,7 +111,9 @@ impl Waiting {
         match told {
             Told::Kube(Event::Init) => self.coming = Some(HashMap::new()),
             Told::Kube(Event::InitApply(pod)) => {
-                if let (Some(coming), Some((uid, asks))) = (&mut self.coming, asks(pod)) {
+                if let (Some(coming), Some((uid, asks))) =
+                    (&mut self.coming, part(pod).and_then(asks))
+                {
                     put(coming, uid, asks);
                 }
             }
@@ -119,14 +122,16 @@ impl Waiting {
                 return true;
             }
             Told::Kube(Event::Apply(pod)) => {
-                let Some((uid, asks)) = asks(pod) else { return false };
+                let Some((uid, asks)) = part(pod).and_then(asks) else { return false };
                 put(&mut self.shown, uid, asks);
                 return true;
             }
             // Bound to a node, or deleted.
             Told::Kube(Event::Delete(pod)) => {
-                return pod.metadata.uid.is_some_and(|uid| self.shown.remove(&uid).is_some());
+                let uid = pod.map_or_else(|unread| unread.meta.uid, |pod| pod.metadata.uid);
+                return uid.is_some_and(|uid| self.shown.remove(&uid).is_some());
             }
+            Told::LeftOut(_) => {}
             Told::Lost(_) => self.coming = None,
         }
         false
@@ -188,19 +193,21 @@ mod tests {
     #[test]
     fn sizes_are_asked_for_while_a_pod_waits_that_wants_them() {
         let mut waiting = Waiting::default();
-        for event in
-            [Event::Init, Event::InitApply(pod("a", &[10])), Event::InitApply(pod("b", &[]))]
-        {
+        for event in [
+            Event::Init,
+            Event::InitApply(Ok(pod("a", &[10]))),
+            Event::InitApply(Ok(pod("b", &[]))),
+        ] {
             assert!(!waiting.told(Told::Kube(event)));
         }
         assert!(waiting.told(Told::Kube(Event::InitDone)));
         assert_eq!(sizes(&waiting), [10]);
-        assert!(waiting.told(Told::Kube(Event::Apply(pod("c", &[20, 10])))));
+        assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod("c", &[20, 10]))))));
         assert_eq!(sizes(&waiting), [10, 20]);
         assert!(!waiting.told(Told::Lost(Error::NoNode { node: "n".to_owned() })));
         assert_eq!(sizes(&waiting), [10, 20], "until the next list is whole");
-        assert!(waiting.told(Told::Kube(Event::Delete(pod("c", &[])))), "it has a node");
-        assert!(!waiting.told(Told::Kube(Event::Delete(pod("b", &[])))));
+        assert!(waiting.told(Told::Kube(Event::Delete(Ok(pod("c", &[]))))), "it has a node");
+        assert!(!waiting.told(Told::Kube(Event::Delete(Ok(pod("b", &[]))))));
         assert_eq!(sizes(&waiting), [10]);
     }
 
@@ -222,7 +229,7 @@ mod tests {
             let pod = json!({"metadata": {"uid": "u", "namespace": "n"}, "spec": spec});
             let mut waiting = Waiting::default();
             let pod = serde_json::from_value(pod).expect("a pod");
-            assert!(waiting.told(Told::Kube(Event::Apply(pod))));
+            assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod)))));
             let wanted: Vec<SliceSize> = asks
                 .then(|| SliceSize { namespace: "n".to_owned(), gib: 10 })
                 .into_iter()

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::objects::Objects;
 use crate::requests::Requests;
-use crate::wire::WirePod;
+use crate::wire::{WireLease, WirePod};
 use crate::{Error, Pod, Settings};
 
 /// Who wrote, in the API server's managedFields.
@@ -86,13 +85,14 @@ impl Binder {
     /// The pod as the API server has it now, `None` where it has none.
     ///
     /// # Errors
-    /// Where it does not answer, or refuses.
+    /// Where it does not answer, or refuses; [`Error::Unread`] where the pod cannot be read.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Fetched>, Error> {
         let what = format!("read pod {namespace}/{name}");
         let get = |client| async move {
-            Api::<WirePod>::namespaced(client, namespace).get_opt(name).await
+            Objects::<WirePod>::namespaced(client, namespace).get_opt(name).await
         };
-        let Some(wire) = self.0.ask(what, get).await? else { return Ok(None) };
+        let Some(found) = self.0.ask(what, get).await? else { return Ok(None) };
+        let wire = found.map_err(|unread| unread.error())?;
         let version = wire.metadata.resource_version.clone().unwrap_or_default();
         Ok(Pod::reduce(wire).map(|pod| Fetched { pod, version }))
     }
@@ -141,12 +141,11 @@ impl Binder {
         let post = |client| async move {
             let params =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-            Api::<WirePod>::namespaced(client, namespace)
-                .create_subresource::<_, Value>("binding", name, &params, &binding)
+            Objects::<WirePod>::namespaced(client, namespace)
+                .create_subresource("binding", name, &params, &binding)
                 .await
         };
-        let _status =
-            self.0.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
+        self.0.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
         Ok(())
     }
 
@@ -155,9 +154,11 @@ impl Binder {
     /// # Errors
     /// Where it does not answer, or refuses.
     pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
-        let get =
-            |client| async move { Api::<Lease>::namespaced(client, namespace).get_opt(name).await };
+        let get = |client| async move {
+            Objects::<WireLease>::namespaced(client, namespace).get_opt(name).await
+        };
         let lease = self.0.ask(format!("read lease {namespace}/{name}"), get).await?;
+        let lease = lease.transpose().map_err(|unread| unread.error())?;
         Ok(lease.and_then(|lease| lease.spec?.holder_identity))
     }
 
@@ -171,8 +172,8 @@ impl Binder {
         let send = |client| async move {
             let params =
                 PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            let api = Api::<WirePod>::namespaced(client, namespace);
-            api.patch(name, &params, &Patch::Merge(patch)).await
+            let pods = Objects::<WirePod>::namespaced(client, namespace);
+            pods.patch(name, &params, &Patch::Merge(patch)).await
         };
         let _pod = self.0.ask(what, send).await?;
         Ok(())

@@ -1,17 +1,31 @@
 //! ResourceClaims (`resource.k8s.io/v1`): read when kubelet names one, and mpsgate's entries in
 //! their status.
+//!
+//! A claim has what other drivers are told, of any form and depth, and what they say of its
+//! devices. Nothing of that is read.
 
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{
-    AllocatedDeviceStatus, CapacityRequirements, DeviceRequest, ResourceClaim,
+    AllocatedDeviceStatus, AllocationResult, CapacityRequirements, DeviceAllocationConfiguration,
+    DeviceAllocationResult, DeviceClaim, DeviceRequest, DeviceRequestAllocationResult,
+    OpaqueDeviceConfiguration, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimSpec,
+    ResourceClaimStatus,
 };
-use kube::Api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
+use mpsgate_model::printable::plain;
 use mpsgate_model::{ClaimName, DRIVER, Mib, parse_count};
+use serde::Deserialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
+use crate::objects::Objects;
+use crate::read::{Meta, member_as, nullable};
 use crate::requests::Requests;
+use crate::wire::WrittenClaim;
 use crate::{Error, Settings};
 
 /// Reads claims, and writes their status.
@@ -31,14 +45,18 @@ impl Claims {
     ///
     /// # Errors
     /// Where the API server does not answer in time, or refuses; [`Error::NotServed`] where it has
-    /// no such group. That is never `None`: a claim that cannot be read is not deleted.
+    /// no such group; [`Error::Unread`] where the claim is none that can be read. That is never
+    /// `None`: a claim that cannot be read is not deleted.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, Error> {
         let what = format!("read ResourceClaim {namespace}/{name}");
         let get = |client| async move {
-            Api::<ResourceClaim>::namespaced(client, namespace).get(name).await
+            Objects::<WrittenClaim>::namespaced(client, namespace).get_text(name).await
         };
         match self.0.ask(what.clone(), get).await {
-            Ok(claim) => Ok(Some(claim)),
+            Ok(json) => parse_claim(&json).map(Some).map_err(|error| Error::Unread {
+                object: format!("ResourceClaim {namespace}/{name}"),
+                why: plain(&error.to_string()),
+            }),
             Err(error) if error.is_not_served() => Err(Error::NotServed { what }),
             Err(error) if error.status() == Some(404) => Ok(None),
             Err(error) => Err(error),
@@ -75,8 +93,8 @@ impl Claims {
         });
         let apply = |client| async move {
             let params = PatchParams::apply(DRIVER).force();
-            let api = Api::<ResourceClaim>::namespaced(client, namespace);
-            api.patch_status(name, &params, &Patch::Apply(patch)).await
+            let claims = Objects::<WrittenClaim>::namespaced(client, namespace);
+            claims.patch_status(name, &params, &Patch::Apply(patch)).await
         };
         let what = format!("write the status of ResourceClaim {claim}");
         match self.0.ask(what.clone(), apply).await {
@@ -88,6 +106,129 @@ impl Claims {
             Err(error) => Err(error),
         }
     }
+}
+
+#[derive(Deserialize)]
+struct WireClaim<'a> {
+    metadata: Meta,
+    #[serde(default, deserialize_with = "nullable")]
+    spec: WireSpec,
+    #[serde(borrow, default)]
+    status: Option<WireStatus<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireSpec {
+    devices: Option<WireAsked>,
+}
+
+#[derive(Deserialize)]
+struct WireAsked {
+    requests: Option<Vec<DeviceRequest>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus<'a> {
+    #[serde(borrow, default)]
+    allocation: Option<WireAllocation<'a>>,
+    #[serde(borrow, default, deserialize_with = "nullable")]
+    devices: Vec<&'a RawValue>,
+    reserved_for: Option<Vec<ResourceClaimConsumerReference>>,
+}
+
+#[derive(Deserialize)]
+struct WireAllocation<'a> {
+    #[serde(borrow, default)]
+    devices: Option<WireDevices<'a>>,
+}
+
+#[derive(Deserialize)]
+struct WireDevices<'a> {
+    results: Option<Vec<DeviceRequestAllocationResult>>,
+    #[serde(borrow, default)]
+    config: Option<Vec<WireConfig<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct WireConfig<'a> {
+    #[serde(borrow, default)]
+    opaque: Option<WireOpaque<'a>>,
+    requests: Option<Vec<String>>,
+    #[serde(default)]
+    source: String,
+}
+
+#[derive(Deserialize)]
+struct WireOpaque<'a> {
+    driver: String,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+}
+
+/// What matters of a claim's JSON: who it is, what it asks for, what it was given, whose it is, and
+/// what [`DRIVER`] is told and has said. All else is left out of it.
+///
+/// # Errors
+/// Where one of these is not as it should be, parameters of [`DRIVER`] that are nested too deeply
+/// among them.
+pub fn parse_claim(json: &str) -> Result<ResourceClaim, serde_json::Error> {
+    let WireClaim { metadata, spec, status } = serde_json::from_str(json)?;
+    let asked = spec
+        .devices
+        .map(|asked| DeviceClaim { requests: asked.requests, ..DeviceClaim::default() });
+    Ok(ResourceClaim {
+        metadata: ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            // When is not read.
+            deletion_timestamp: metadata.deletion_timestamp.map(|_| Time(Timestamp::UNIX_EPOCH)),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceClaimSpec { devices: asked },
+        status: status.map(self::status).transpose()?,
+    })
+}
+
+fn status(status: WireStatus<'_>) -> Result<ResourceClaimStatus, serde_json::Error> {
+    let allocation = match status.allocation {
+        None => None,
+        Some(allocation) => Some(AllocationResult {
+            devices: allocation.devices.map(given).transpose()?,
+            ..AllocationResult::default()
+        }),
+    };
+    // What cannot be read of it is written anew.
+    let ours = status.devices.into_iter().filter_map(|device| {
+        let driver: String = member_as(device.get(), "driver")?;
+        (driver == DRIVER).then(|| serde_json::from_str(device.get()).ok()).flatten()
+    });
+    let devices = Some(ours.collect());
+    Ok(ResourceClaimStatus { allocation, devices, reserved_for: status.reserved_for })
+}
+
+fn given(devices: WireDevices<'_>) -> Result<DeviceAllocationResult, serde_json::Error> {
+    let ours = |config: WireConfig<'_>| {
+        let opaque = config.opaque.filter(|opaque| opaque.driver == DRIVER)?;
+        let parameters = opaque.parameters.map_or("null", RawValue::get);
+        Some(serde_json::from_str(parameters).map(|parameters| DeviceAllocationConfiguration {
+            opaque: Some(OpaqueDeviceConfiguration {
+                driver: opaque.driver,
+                parameters: RawExtension(parameters),
+            }),
+            requests: config.requests,
+            source: config.source,
+        }))
+    };
+    let config = devices.config.unwrap_or_default().into_iter().filter_map(ours);
+    Ok(DeviceAllocationResult {
+        config: Some(config.collect::<Result<_, _>>()?),
+        results: devices.results,
+    })
 }
 
 /// What each request of a claim asks of a card's memory, in the order of the claim. The scheduler
@@ -140,6 +281,42 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn of_a_claim_nothing_is_read_that_is_not_used() {
+        let deep = format!("{}1{}", r#"{"f:x":"#.repeat(1000), "}".repeat(1000));
+        let ours = r#"{"apiVersion":"mpsgate.io/v1alpha1","kind":"Grant"}"#;
+        let claim = |ours: &str, others: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"c","namespace":"n","uid":"u","deletionTimestamp":"10000-01-01T23:58:59Z",
+                    "managedFields":[{{"fieldsV1":{deep},"time":{deep}}}]}},
+                "spec":{{"devices":{{"config":[{{"opaque":{{"driver":"nic.example.com","parameters":{deep}}}}}],
+                    "requests":[{{"name":"gpu","exactly":{{"deviceClassName":"c"}}}}]}}}},
+                "status":{{"reservedFor":[{{"resource":"pods","name":"p","uid":"pu"}}],
+                    "devices":[{{"driver":"nic.example.com","device":"d","pool":"p","data":{deep}}}],
+                    "allocation":{{"allocationTimestamp":{deep},"devices":{{
+                        "results":[{{"request":"gpu","driver":"mpsgate.io","pool":"p","device":"gpu-1"}}],
+                        "config":[{{"source":"FromClaim","opaque":{{"driver":"nic.example.com","parameters":{others}}}}},
+                            {{"source":"FromClass","opaque":{{"driver":"mpsgate.io","parameters":{ours}}}}}]}}}}}}}}"#
+            )
+        };
+        let read = parse_claim(&claim(ours, &deep)).unwrap();
+        assert_eq!(
+            (read.metadata.uid.as_deref(), read.metadata.name.as_deref()),
+            (Some("u"), Some("c"))
+        );
+        assert!(read.metadata.deletion_timestamp.is_some());
+        assert_eq!(read.spec.devices.unwrap().requests.unwrap().len(), 1);
+        let status = read.status.unwrap();
+        assert_eq!(status.reserved_for.unwrap()[0].uid, "pu");
+        let devices = status.allocation.unwrap().devices.unwrap();
+        assert_eq!(devices.results.unwrap()[0].device, "gpu-1");
+        let [config] = &devices.config.unwrap()[..] else { panic!("not ours alone") };
+        assert_eq!(config.opaque.as_ref().unwrap().parameters.0["kind"], "Grant");
+        // Its own author's loss.
+        let error = parse_claim(&claim(&deep, "1")).unwrap_err();
+        assert!(error.to_string().contains("recursion limit"), "{error}");
+    }
 
     #[test]
     fn what_a_claim_asks_of_a_cards_memory_is_read_request_by_request() {

@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 
-use kube::Api;
 use mpsgate_model::RuntimeClass;
 
-use crate::cluster::relay;
+use crate::cluster::{named, relay};
 use crate::follow::follow;
 use crate::listen::Lists;
+use crate::objects::Objects;
+use crate::read::Found;
 use crate::wire::WireRuntimeClass;
 use crate::{Change, Settings};
 
@@ -16,7 +17,6 @@ fn reduce(class: WireRuntimeClass) -> RuntimeClass {
         name: class.metadata.name.unwrap_or_default(),
         handler: class.handler,
         selector: class.scheduling.node_selector,
-        tolerations: class.scheduling.tolerations,
     }
 }
 
@@ -25,10 +25,10 @@ pub async fn runtime_classes(
     settings: &Settings,
     mut tell: impl FnMut(Change<RuntimeClass>),
 ) -> Infallible {
-    let of = |class| Some(reduce(class));
-    let told = relay(of, |class: WireRuntimeClass| class.metadata.name, &mut tell);
-    follow(settings, Lists::Cached, "all RuntimeClasses", "", Api::<WireRuntimeClass>::all, told)
-        .await
+    let of = |class: Found<WireRuntimeClass>| class.ok().map(reduce);
+    let told = relay(of, named, &mut tell);
+    let all = Objects::<WireRuntimeClass>::all;
+    follow(settings, Lists::Cached, "all RuntimeClasses", "", all, told).await
 }
 
 #[cfg(test)]
@@ -46,7 +46,6 @@ mod tests {
         }));
         assert_eq!((class.name.as_str(), class.handler.as_str()), ("nvidia", "nv"));
         assert_eq!(class.selector.get("gpu").map(String::as_str), Some("yes"));
-        assert_eq!(class.tolerations.len(), 1);
         for scheduling in
             [json!(null), json!({}), json!({"nodeSelector": null, "tolerations": null})]
         {

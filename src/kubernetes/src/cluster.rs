@@ -5,13 +5,14 @@
 
 use std::convert::Infallible;
 
-use kube::Api;
 use kube::runtime::watcher::Event;
 use mpsgate_model::{CardReport, GpuNode};
 
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
 use crate::node::{CARDS, Labels, SHARED, parse_cards};
+use crate::objects::Objects;
+use crate::read::{Found, LeftOut, Object, part};
 use crate::wire::{WireNode, WirePod};
 use crate::{Error, Pod, Settings, handlers};
 
@@ -29,6 +30,9 @@ pub enum Change<T> {
     Put(T),
     /// It is gone: a pod's uid, a node's name.
     Gone(String),
+    /// Every object that is there and cannot be read, whenever that has changed. Of the changes
+    /// above it is told as [`Put`](Self::Put) where something of it counts, and else as gone.
+    LeftOut(Vec<LeftOut>),
     /// Nothing is heard any more, and another attempt follows.
     Lost(Error),
 }
@@ -46,7 +50,8 @@ pub struct ClusterNode {
     pub cards: Vec<CardReport>,
     /// Why that annotation cannot be read.
     pub unreadable: Option<String>,
-    /// Where it has cards of mpsgate's: who may come to it, and where its handlers lead.
+    /// Where it is to have cards of mpsgate's, or says that it has: who may come to it, and where
+    /// its handlers lead.
     pub shared: Option<GpuNode>,
 }
 
@@ -69,16 +74,20 @@ impl ClusterNode {
             Some(Ok(cards)) => (cards, None),
             Some(Err(why)) => (Vec::new(), Some(why)),
         };
-        let is_shared = labels.contains_key(SHARED) || annotations.contains_key(CARDS);
-        let shared = is_shared.then(|| GpuNode {
+        let words = Labels::of(&labels, &annotations);
+        let is_switched =
+            words.slices || matches!(words.schedule.as_deref(), Some("mps" | "share"));
+        // What it says by itself: mpsgated writes both.
+        let says_so = labels.contains_key(SHARED) || annotations.contains_key(CARDS);
+        let shared = (is_switched || says_so).then(|| GpuNode {
             labels: labels.clone(),
-            taints: node.spec.taints,
+            is_switched,
             handlers: handlers::of(&annotations),
         });
         Self {
             name: node.metadata.name.unwrap_or_default(),
             shared,
-            labels: Labels::of(&labels, &annotations),
+            labels: words,
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
             cards,
             unreadable,
@@ -87,21 +96,30 @@ impl ClusterNode {
 }
 
 /// Follows every pod of the cluster that asks for something of ours, for ever. Of the others `tell`
-/// hears when they are gone, and nothing else.
+/// hears when they are gone, and nothing else. One that cannot be read counts with what it asks
+/// for, where that can be read and its bytes have a word of ours.
 pub async fn cluster_pods(settings: &Settings, mut tell: impl FnMut(Change<Pod>)) -> Infallible {
-    let of = |pod: WirePod| Pod::reduce(pod).filter(asks);
-    let told = relay(of, |pod: WirePod| pod.metadata.uid, &mut tell);
-    follow(settings, Lists::Fresh, "all pods", "", Api::<WirePod>::all, told).await
+    let of = |found: Found<WirePod>| Pod::reduce(part(found)?).filter(asks);
+    let told = relay(of, uid, &mut tell);
+    follow(settings, Lists::Fresh, "all pods", "", Objects::<WirePod>::all, told).await
 }
 
-/// Follows every node of the cluster, for ever.
+fn uid(pod: &Found<WirePod>) -> Option<String> {
+    match pod {
+        Ok(pod) => pod.metadata.uid.clone(),
+        Err(unread) => unread.meta.uid.clone(),
+    }
+}
+
+/// Follows every node of the cluster, for ever. To one that cannot be read no pod can be sent: it
+/// is as if it were not there.
 pub async fn cluster_nodes(
     settings: &Settings,
     mut tell: impl FnMut(Change<ClusterNode>),
 ) -> Infallible {
-    let of = |node| Some(ClusterNode::reduce(node));
-    let told = relay(of, |node: WireNode| node.metadata.name, &mut tell);
-    follow(settings, Lists::Fresh, "all nodes", "", Api::<WireNode>::all, told).await
+    let of = |node: Found<WireNode>| node.ok().map(ClusterNode::reduce);
+    let told = relay(of, named, &mut tell);
+    follow(settings, Lists::Fresh, "all nodes", "", Objects::<WireNode>::all, told).await
 }
 
 /// Also what cannot be counted: whoever decides has to refuse it.
@@ -112,9 +130,17 @@ fn asks(pod: &Pod) -> bool {
     })
 }
 
+/// The name of what has no namespace.
+pub(crate) fn named<K: Object>(found: &Found<K>) -> Option<String> {
+    match found {
+        Ok(object) => object.name().map(str::to_owned),
+        Err(unread) => unread.meta.name.clone(),
+    }
+}
+
 pub(crate) fn relay<K, T>(
-    of: impl Fn(K) -> Option<T>,
-    key: impl Fn(K) -> Option<String>,
+    of: impl Fn(Found<K>) -> Option<T>,
+    key: impl Fn(&Found<K>) -> Option<String>,
     tell: &mut impl FnMut(Change<T>),
 ) -> impl FnMut(Told<K>) {
     let mut coming = Vec::new();
@@ -129,14 +155,20 @@ pub(crate) fn relay<K, T>(
                 return;
             }
             Told::Kube(Event::InitDone) => Change::Listed(std::mem::take(&mut coming)),
-            Told::Kube(Event::Apply(object)) => match of(object) {
-                Some(object) => Change::Put(object),
-                None => return,
-            },
-            Told::Kube(Event::Delete(object)) => match key(object) {
+            Told::Kube(Event::Apply(object)) => {
+                // What was known of it before is not true any more.
+                let unread = object.is_err().then(|| key(&object)).flatten();
+                match (of(object), unread) {
+                    (Some(object), _) => Change::Put(object),
+                    (None, Some(key)) => Change::Gone(key),
+                    (None, None) => return,
+                }
+            }
+            Told::Kube(Event::Delete(object)) => match key(&object) {
                 Some(key) => Change::Gone(key),
                 None => return,
             },
+            Told::LeftOut(all) => Change::LeftOut(all),
             Told::Lost(error) => Change::Lost(error),
         });
     }

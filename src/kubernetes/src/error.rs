@@ -58,6 +58,14 @@ pub enum Error {
         /// `the pods of node gpu-1`.
         what: String,
     },
+    /// An object that is there, and is not as it should be.
+    #[error("cannot read {object}: {why}")]
+    Unread {
+        /// `Pod default/web`.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A write failed.
     #[error("cannot {what}")]
     Write {
@@ -127,6 +135,9 @@ impl Error {
                 "Kubernetes 1.34 or newer serves resource.k8s.io/v1, unless --runtime-config of its \
                  kube-apiserver says otherwise; what is served: kubectl api-versions"
                     .to_owned()
+            }
+            Self::Unread { object, .. } => {
+                format!("look at {object}: kubectl get -o json; whoever wrote it has to mend or delete it")
             }
             Self::NoClaim { .. } => {
                 "nothing is to be done: what is deleted needs no status".to_owned()

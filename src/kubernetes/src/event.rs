@@ -19,9 +19,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use k8s_openapi::api::core::v1::Event as CoreEvent;
+use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
 use mpsgate_model::printable::plain;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -29,6 +28,9 @@ use tokio::sync::mpsc;
 use crate::event_fold::{Folded, Folding, Next, Outcome};
 use crate::follow::Pause;
 use crate::node_task::MANAGER;
+use crate::objects::Objects;
+use crate::read::Found;
+use crate::wire::WireEvent;
 use crate::{Error, Event, Settings, Severity, Subject};
 
 /// Reports that wait while the API server is asked; more are dropped and counted.
@@ -237,7 +239,7 @@ async fn write(
         // As the kubelet writes it: its events of a node carry the name as uid.
         Subject::Node => ("Node", "default", &settings.node, &settings.node),
     };
-    let api = Api::<CoreEvent>::namespaced(connected, namespace);
+    let events = Objects::<WireEvent>::namespaced(connected, namespace);
     let severity = match event.severity {
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
@@ -249,23 +251,23 @@ async fn write(
                 "count": event.count, "lastTimestamp": event.last, "message": event.message, "type": severity,
             });
             let params = PatchParams { field_manager: manager, ..PatchParams::default() };
-            api.patch(name, &params, &Patch::Merge(patch)).await
+            events.patch(name, &params, &Patch::Merge(patch)).await
         }
         None => {
-            let body = json!({
+            let mut body = json!({
+                "apiVersion": "v1", "kind": "Event",
                 "metadata": {"generateName": format!("{}.", name.get(..200).unwrap_or(name)), "namespace": namespace},
-                "involvedObject": {
-                    "apiVersion": "v1", "kind": kind, "name": name, "uid": uid,
-                    "namespace": if kind == "Pod" { Some(namespace) } else { None },
-                },
+                "involvedObject": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid},
                 "reason": event.reason.word(), "message": event.message, "type": severity,
                 "source": {"component": MANAGER, "host": settings.node},
                 "reportingComponent": MANAGER, "reportingInstance": settings.node,
                 "firstTimestamp": event.first, "lastTimestamp": event.last, "count": event.count,
             });
-            let body = serde_json::from_value(body).expect("every field is one of Event's");
+            if kind == "Pod" {
+                body["involvedObject"]["namespace"] = namespace.into();
+            }
             let params = PostParams { field_manager: manager, ..PostParams::default() };
-            api.create(&params, &body).await
+            events.create(&params, &body).await
         }
     };
     let what = || format!("write event {} of {kind} {name}", event.reason.word());
@@ -274,12 +276,13 @@ async fn write(
 
 /// `again`: the event was there before.
 fn outcome(
-    written: kube::Result<CoreEvent>,
+    written: kube::Result<Found<WireEvent>>,
     again: bool,
     what: impl Fn() -> String,
 ) -> Result<Outcome, Error> {
     match written {
-        Ok(written) => Ok(Outcome::Written(written.metadata.name.unwrap_or_default())),
+        Ok(Ok(written)) => Ok(Outcome::Written(written.metadata.name.unwrap_or_default())),
+        Ok(Err(unread)) => Ok(Outcome::Written(unread.meta.name.unwrap_or_default())),
         Err(kube::Error::Api(status)) if status.code == 404 && again => Ok(Outcome::Forgotten),
         // A namespace that is gone or ends, a name that is none: never.
         Err(kube::Error::Api(status))

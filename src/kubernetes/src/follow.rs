@@ -7,19 +7,25 @@
 //!     │                      ├─► refused, 401, 410, garbage …
 //!     └────── back off ◄─────┘
 //! ```
+//! What cannot be read is left out, and named, once, in the log.
+//!
 //! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API
 //! server is back.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use kube::Client;
 use kube::runtime::watcher::{DefaultBackoff, Event};
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 
 use crate::listen::{Listener, Lists};
+use crate::objects::Objects;
+use crate::read::{Found, LeftOut, Object, key_of};
 use crate::{Error, Settings};
+
+/// Lines of the log about objects of one kind that cannot be read, until all can be.
+const LINES: usize = 16;
 
 /// Whether what is shown is what the API server has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,7 +80,9 @@ impl State {
 /// What a follower is told.
 pub(crate) enum Told<K> {
     /// Of the watch, or of a list.
-    Kube(Event<K>),
+    Kube(Event<Found<K>>),
+    /// Every object that is there and cannot be read, whenever that has changed.
+    LeftOut(Vec<LeftOut>),
     /// Another attempt follows.
     Lost(Error),
 }
@@ -85,17 +93,17 @@ pub(crate) async fn follow<K>(
     lists: Lists,
     what: &str,
     fields: &str,
-    api: impl Fn(Client) -> Api<K>,
+    objects: impl Fn(Client) -> Objects<K>,
     mut tell: impl FnMut(Told<K>),
 ) -> Infallible
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Object + Send + 'static,
 {
     let told = |told| {
         tell(told);
         None
     };
-    follow_at(settings, lists, what, fields, api, told).await
+    follow_at(settings, lists, what, fields, objects, told).await
 }
 
 /// As [`follow`]; where `tell` names a time, that is waited until the next attempt.
@@ -104,25 +112,30 @@ pub(crate) async fn follow_at<K>(
     lists: Lists,
     what: &str,
     fields: &str,
-    api: impl Fn(Client) -> Api<K>,
+    objects: impl Fn(Client) -> Objects<K>,
     mut tell: impl FnMut(Told<K>) -> Option<Duration>,
 ) -> Infallible
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Object + Send + 'static,
 {
     let mut pause = Pause::default();
+    let mut left = Left::default();
     loop {
         let error = match settings.connect().await {
             Err(error) => error,
             Ok(client) => {
-                let listener =
-                    Listener { api: api(client), lists, what, fields, patience: settings.patience };
-                let told = |event| {
+                let patience = settings.patience;
+                let listener = Listener { objects: objects(client), lists, what, fields, patience };
+                let told = |event: Event<Found<K>>| {
                     // A server that lists but cannot be watched is still one to be patient with.
                     if matches!(event, Event::Apply(_) | Event::Delete(_)) {
                         pause.worked();
                     }
+                    let news = left.hear(&event);
                     let _none = tell(Told::Kube(event));
+                    if let Some(all) = news {
+                        let _none = tell(Told::LeftOut(all));
+                    }
                 };
                 listener.listen(told).await
             }
@@ -132,6 +145,67 @@ where
             Some(time) => tokio::time::sleep(time).await,
             None => pause.wait().await,
         }
+    }
+}
+
+/// What cannot be read, by name.
+#[derive(Default)]
+struct Left {
+    shown: BTreeMap<String, LeftOut>,
+    coming: BTreeMap<String, LeftOut>,
+    lines: usize,
+}
+
+impl Left {
+    /// All of it, where `event` has changed what it is.
+    fn hear<K: Object>(&mut self, event: &Event<Found<K>>) -> Option<Vec<LeftOut>> {
+        let changed = match event {
+            Event::Init => {
+                self.coming.clear();
+                false
+            }
+            Event::InitApply(Ok(_)) => false,
+            Event::InitApply(Err(unread)) => {
+                self.log(&unread.left);
+                self.coming.insert(unread.left.name.clone(), unread.left.clone());
+                false
+            }
+            Event::InitDone => {
+                let coming = std::mem::take(&mut self.coming);
+                let before = std::mem::replace(&mut self.shown, coming);
+                before != self.shown
+            }
+            Event::Apply(Err(unread)) => {
+                self.log(&unread.left);
+                let left = unread.left.clone();
+                self.shown.insert(left.name.clone(), left.clone()) != Some(left)
+            }
+            // No key is made of each change where there is none to be found.
+            Event::Apply(Ok(_)) | Event::Delete(_) if self.shown.is_empty() => false,
+            Event::Apply(found @ Ok(_)) | Event::Delete(found) => {
+                self.shown.remove(&key_of(found)).is_some()
+            }
+        };
+        if self.shown.is_empty() && self.coming.is_empty() {
+            self.lines = 0;
+        }
+        changed.then(|| self.shown.values().cloned().collect())
+    }
+
+    /// Whoever may write objects must not fill the log.
+    fn log(&mut self, left: &LeftOut) {
+        if self.shown.get(&left.name) == Some(left) || self.lines > LINES {
+            return;
+        }
+        self.lines += 1;
+        if self.lines > LINES {
+            log::warn!(kind = left.kind; "more objects of the API server cannot be read, and are left out");
+            return;
+        }
+        let LeftOut { kind, name, why, counts } = left;
+        let hint = "look at it: kubectl get -o json; a delete of it helps at once";
+        log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint;
+            "an object of the API server cannot be read, and is left out");
     }
 }
 

@@ -12,13 +12,17 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use serde::de::Error as _;
 use tokio::sync::watch;
 
+use crate::objects::Objects;
+use crate::read::Found;
+use crate::wire::{KeptMeta, WireLease};
 use crate::{Error, Settings};
 
 /// Whose lease, and how it is kept.
@@ -145,14 +149,18 @@ impl Part {
     }
 
     async fn take_or_renew(&mut self, client: Client) -> Result<Option<String>, kube::Error> {
-        let api = Api::<Lease>::namespaced(client, &self.lease.namespace);
+        let api = Objects::<WireLease>::namespaced(client, &self.lease.namespace);
         let params = PostParams::default();
-        let Some(mut record) = api.get_opt(&self.lease.name).await? else {
-            let mut record = Lease::default();
-            record.metadata.name = Some(self.lease.name.clone());
-            record.spec = Some(self.held_from(&LeaseSpec::default()));
+        let Some(found) = api.get_opt(&self.lease.name).await? else {
+            let record = WireLease {
+                api_version: "coordination.k8s.io/v1".to_owned(),
+                kind: "Lease".to_owned(),
+                metadata: KeptMeta { name: Some(self.lease.name.clone()), ..KeptMeta::default() },
+                spec: Some(self.held_from(&LeaseSpec::default())),
+            };
             return taken(api.create(&params, &record).await);
         };
+        let mut record = read(found)?;
         let version = record.metadata.resource_version.clone();
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != version) {
             self.seen = Some((version, Instant::now()));
@@ -196,8 +204,9 @@ impl Part {
             None => self.settings.connect().await?,
         };
         let give_back = async {
-            let api = Api::<Lease>::namespaced(client, &self.lease.namespace);
-            let Some(mut record) = api.get_opt(&self.lease.name).await? else { return Ok(()) };
+            let api = Objects::<WireLease>::namespaced(client, &self.lease.namespace);
+            let Some(found) = api.get_opt(&self.lease.name).await? else { return Ok(()) };
+            let mut record = read(found)?;
             let spec = record.spec.take().unwrap_or_default();
             if spec.holder_identity.as_deref() != Some(&self.lease.identity) {
                 return Ok(());
@@ -218,8 +227,13 @@ impl Part {
     }
 }
 
+/// Nobody takes a lease that cannot be read.
+fn read(found: Found<WireLease>) -> Result<WireLease, kube::Error> {
+    found.map_err(|unread| kube::Error::SerdeError(serde_json::Error::custom(unread.left.why)))
+}
+
 /// Somebody else was faster: who, is seen at the next attempt.
-fn taken(written: Result<Lease, kube::Error>) -> Result<Option<String>, kube::Error> {
+fn taken(written: Result<Found<WireLease>, kube::Error>) -> Result<Option<String>, kube::Error> {
     match written {
         Ok(_) => Ok(None),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(Some(String::new())),

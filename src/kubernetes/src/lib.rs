@@ -22,15 +22,19 @@ mod error;
 mod event;
 mod event_fold;
 mod follow;
+#[doc(hidden)]
+pub mod fuzz;
 mod handlers;
 mod lease;
 mod listen;
 mod node;
 mod node_task;
+mod objects;
 mod placed;
 mod pod;
 mod pods;
 mod rbac;
+mod read;
 mod removal;
 mod requests;
 mod seen;
@@ -43,7 +47,7 @@ mod wire;
 pub use asked::{SliceSize, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
 pub use bound_pod::{BoundPod, bound_pods};
-pub use claims::{Claims, memory_asked};
+pub use claims::{Claims, memory_asked, parse_claim};
 pub use classes::runtime_classes;
 pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
@@ -63,6 +67,7 @@ pub use rbac::{
     DRA_RULES, REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_DRA_RULES,
     SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES, SCHEDULER_RULES,
 };
+pub use read::LeftOut;
 pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Patience, Settings, Source};

@@ -6,16 +6,16 @@
 //! watch lasts is not there. Not kube's watcher: it shows neither the end of a watch nor a
 //! bookmark, by which one that is quiet is told from one that is dead.
 
-use std::fmt::Debug;
 use std::future::IntoFuture;
 
 use futures_util::StreamExt as _;
 use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::runtime::watcher::Event;
-use kube::{Api, Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::Error;
+use crate::objects::Objects;
+use crate::read::{Found, Object, read};
 use crate::settings::Patience;
 
 /// Objects in one page, as client-go has it.
@@ -33,7 +33,7 @@ pub(crate) enum Lists {
 
 /// What is listed and watched.
 pub(crate) struct Listener<'a, K> {
-    pub(crate) api: Api<K>,
+    pub(crate) objects: Objects<K>,
     pub(crate) lists: Lists,
     /// For errors.
     pub(crate) what: &'a str,
@@ -42,12 +42,10 @@ pub(crate) struct Listener<'a, K> {
     pub(crate) patience: Patience,
 }
 
-impl<K> Listener<'_, K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + 'static,
-{
-    /// Tells what there is and each change of it; returns why it cannot go on.
-    pub(crate) async fn listen(&self, mut tell: impl FnMut(Event<K>)) -> Error {
+impl<K: Object> Listener<'_, K> {
+    /// Tells what there is and each change of it; returns why it cannot go on. An object that
+    /// cannot be read is told as one, and keeps nobody from the others.
+    pub(crate) async fn listen(&self, mut tell: impl FnMut(Event<Found<K>>)) -> Error {
         let mut version = match self.list(&mut tell).await {
             Ok(version) => version,
             Err(error) => return error,
@@ -61,7 +59,7 @@ where
     }
 
     /// The list's version.
-    async fn list(&self, tell: &mut impl FnMut(Event<K>)) -> Result<String, Error> {
+    async fn list(&self, tell: &mut impl FnMut(Event<Found<K>>)) -> Result<String, Error> {
         let mut params = ListParams { field_selector: self.selector(), ..ListParams::default() };
         match self.lists {
             // In pages it would not come from the cache.
@@ -73,11 +71,11 @@ where
         }
         tell(Event::Init);
         loop {
-            let page = self.api.list(&params).await.map_err(|error| self.failed(error))?;
-            page.items.into_iter().for_each(|object| tell(Event::InitApply(object)));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            let page = self.objects.page(&params).await.map_err(|error| self.failed(error))?;
+            page.items.into_iter().for_each(|found| tell(Event::InitApply(found)));
+            params.continue_token = page.next;
             if params.continue_token.is_none() {
-                let version = self.versioned(page.metadata.resource_version)?;
+                let version = self.versioned(page.version)?;
                 tell(Event::InitDone);
                 return Ok(version);
             }
@@ -88,7 +86,7 @@ where
     async fn watch(
         &self,
         mut version: String,
-        tell: &mut impl FnMut(Event<K>),
+        tell: &mut impl FnMut(Event<Found<K>>),
     ) -> Result<String, Error> {
         let params = WatchParams {
             field_selector: self.selector(),
@@ -96,23 +94,35 @@ where
             bookmarks: true,
             ..WatchParams::default()
         };
-        let opened = self.heard(self.api.watch(&params, &version)).await?;
+        let opened = self.heard(self.objects.watch(&params, &version)).await?;
         let mut words = std::pin::pin!(opened.map_err(|error| self.failed(error))?);
         while let Some(word) = self.heard(words.next()).await? {
             match word.map_err(|error| self.failed(error))? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    version = self.versioned(object.resource_version())?;
-                    tell(Event::Apply(object));
+                    let (found, at) = self.read(&object)?;
+                    version = at;
+                    tell(Event::Apply(found));
                 }
                 WatchEvent::Deleted(object) => {
-                    version = self.versioned(object.resource_version())?;
-                    tell(Event::Delete(object));
+                    let (found, at) = self.read(&object)?;
+                    version = at;
+                    tell(Event::Delete(found));
                 }
                 WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
                 WatchEvent::Error(status) => return Err(self.failed(kube::Error::Api(status))),
             }
         }
         Ok(version)
+    }
+
+    /// An object, and its version.
+    fn read(&self, object: &RawValue) -> Result<(Found<K>, String), Error> {
+        let found = read::<K>(object.get());
+        let version = match &found {
+            Ok(object) => object.version().map(str::to_owned),
+            Err(unread) => unread.meta.resource_version.clone(),
+        };
+        Ok((found, self.versioned(version)?))
     }
 
     /// The next heartbeat, of which there is one in time.

@@ -4,14 +4,16 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::Event;
-use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::follow::{Pause, Told, follow};
 use crate::listen::Lists;
+use crate::objects::Objects;
+use crate::read::part;
 use crate::wire::WireNode;
 use crate::{Error, Node, NodeReport, Settings};
 
@@ -33,9 +35,9 @@ pub fn node(
         let watching = async {
             let what = format!("node {}", settings.node);
             let fields = format!("metadata.name={}", settings.node);
-            let mut found = false;
+            let mut found = Err(Error::NoNode { node: settings.node.clone() });
             let told = |told| tell(&publish, &settings.node, &mut found, told);
-            follow(&settings, Lists::Cached, &what, &fields, Api::<WireNode>::all, told).await
+            follow(&settings, Lists::Cached, &what, &fields, Objects::<WireNode>::all, told).await
         };
         tokio::select! {
             never = watching => never,
@@ -45,24 +47,35 @@ pub fn node(
     (receive, future)
 }
 
-fn tell(publish: &watch::Sender<Arc<Node>>, name: &str, found: &mut bool, told: Told<WireNode>) {
+/// `found` is of the list that comes.
+fn tell(
+    publish: &watch::Sender<Arc<Node>>,
+    name: &str,
+    found: &mut Result<(), Error>,
+    told: Told<WireNode>,
+) {
+    let none = || Error::NoNode { node: name.to_owned() };
     publish.send_modify(|node| {
         let node = Arc::make_mut(node);
         match told {
-            Told::Kube(Event::Init) => *found = false,
-            Told::Kube(Event::InitApply(wire)) => {
-                *found = true;
+            Told::Kube(Event::Init) => *found = Err(none()),
+            Told::Kube(Event::InitApply(Ok(wire))) => {
+                *found = Ok(());
                 node.reduce(wire);
             }
-            Told::Kube(Event::Apply(wire)) => {
-                *found = true;
+            // It is there, and nothing is written into what cannot be read.
+            Told::Kube(Event::InitApply(Err(unread))) => *found = Err(unread.error()),
+            Told::Kube(Event::Apply(Ok(wire))) => {
                 node.reduce(wire);
                 node.state = crate::State::Current;
             }
-            Told::Kube(Event::InitDone) if *found => node.state = crate::State::Current,
-            Told::Kube(Event::InitDone | Event::Delete(_)) => {
-                node.state.fail(&Error::NoNode { node: name.to_owned() });
-            }
+            Told::Kube(Event::Apply(Err(unread))) => node.state.fail(&unread.error()),
+            Told::Kube(Event::InitDone) => match found {
+                Ok(()) => node.state = crate::State::Current,
+                Err(error) => node.state.fail(error),
+            },
+            Told::Kube(Event::Delete(_)) => node.state.fail(&none()),
+            Told::LeftOut(_) => {}
             Told::Lost(error) => node.state.fail(&error),
         }
     });
@@ -132,22 +145,22 @@ async fn write(
         Some(connected) => connected,
         None => settings.connect().await?,
     };
-    let api = Api::<WireNode>::all(connected.clone());
+    let nodes = Objects::<WireNode>::all(connected.clone());
     let name = &settings.node;
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let failed = |what: String| move |source| Error::Write { what, source: Box::new(source) };
     let (mut after, mut refused) = (None, None);
     if let Some(patch) = metadata {
-        let done = api.patch(name, &params, &Patch::Merge(patch)).await;
+        let done = nodes.patch(name, &params, &Patch::Merge(patch)).await;
         match done.map_err(failed(format!("patch node {name}"))) {
-            Ok(node) => after = Some(node),
+            Ok(node) => after = part(node),
             Err(error) if error.status().is_some() => refused = Some(error),
             Err(error) => return Err(error),
         }
     }
     if let Some(patch) = status {
-        let done = api.patch_status(name, &params, &Patch::Strategic(patch)).await;
-        after = Some(done.map_err(failed(format!("patch the status of node {name}")))?);
+        let done = nodes.patch_status(name, &params, &Patch::Strategic(patch)).await;
+        after = part(done.map_err(failed(format!("patch the status of node {name}")))?);
     }
     if let Some(refused) = refused {
         return Err(refused);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mpsgate_model::{GPU_CORE, GPU_COUNT, Kind, QuantityError, Resource, parse_count};
 
 use crate::State;
+use crate::read::{KEPT, LeftOut};
 use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
 
 /// The uid under which the kubelet, and so the engine, knows a static pod.
@@ -18,13 +19,6 @@ const NOT_ADMITTED: &str = "UnexpectedAdmissionError";
 /// The annotation with the pod's cards, a [`Placed`](crate::Placed) as JSON. It is the one that
 /// mpsgate's own ledger reads.
 pub const PLACEMENT: &str = "mpsgate.io/placement";
-/// Annotations of a pod that are kept: ours, and what the schedulers of ACK and gpushare write.
-const KEPT: [&str; 4] = [
-    "mpsgate.io/",
-    "ALIYUN_COM_GPU_MEM_",
-    "scheduler.framework.gpushare.",
-    "gpushare.alibabacloud.com/",
-];
 /// One annotation that is kept: a forged one must not fill the daemon's memory.
 const LONGEST_ANNOTATION: usize = 4096;
 /// The one with a line for each container; Kubernetes holds all of a pod's annotations to 256 KiB.
@@ -35,6 +29,8 @@ const LONGEST_PLACEMENT: usize = 1 << 16;
 pub struct Pods {
     /// Whether this is what the API server has now.
     pub state: State,
+    /// Pods among them that cannot be read.
+    pub left_out: Vec<LeftOut>,
     by_uid: HashMap<String, Arc<Pod>>,
 }
 
@@ -92,6 +88,8 @@ pub struct Pod {
     pub name: String,
     /// The node that it is bound to.
     pub node: Option<String>,
+    /// Its RuntimeClass, by which its node's engine chooses a handler.
+    pub class: Option<String>,
     /// Of a static pod: the uid that its containers carry.
     pub static_hash: Option<String>,
     /// Its node's kubelet has taken or refused it, devices and all: it has a `status.startTime`.
@@ -263,6 +261,7 @@ impl Pod {
             namespace: meta.namespace.unwrap_or_default(),
             name: meta.name.unwrap_or_default(),
             node: pod.spec.node_name.filter(|name| !name.is_empty()),
+            class: pod.spec.runtime_class_name.filter(|name| !name.is_empty()),
             static_hash,
             acknowledged: pod.status.start_time.is_some(),
             finished: matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")),

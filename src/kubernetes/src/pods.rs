@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
+use crate::objects::Objects;
+use crate::read::part;
 use crate::wire::WirePod;
 use crate::{Pod, Pods, Settings, State};
 
@@ -28,7 +29,7 @@ pub fn pods(
                 publish.send_replace(Arc::new(pods));
             }
         };
-        follow(&settings, Lists::Cached, &what, &fields, Api::<WirePod>::all, told).await
+        follow(&settings, Lists::Cached, &what, &fields, Objects::<WirePod>::all, told).await
     };
     (receive, future)
 }
@@ -66,24 +67,36 @@ impl PodCache {
                 return None;
             }
             Told::Kube(Event::InitApply(pod)) => {
-                if let (Some(pods), Some(pod)) = (&mut self.coming, Pod::reduce(pod)) {
+                let pod = part(pod).and_then(Pod::reduce);
+                if let (Some(pods), Some(pod)) = (&mut self.coming, pod) {
                     pods.put(pod);
                 }
                 return None;
             }
             Told::Kube(Event::InitDone) => {
+                let left_out = std::mem::take(&mut self.shown.left_out);
                 self.shown = self.coming.take().unwrap_or_default();
+                self.shown.left_out = left_out;
                 self.shown.state = State::Current;
             }
             Told::Kube(Event::Apply(pod)) => {
-                let pod = Pod::reduce(pod)?;
+                let unread = pod.as_ref().err().and_then(|unread| unread.meta.uid.clone());
+                let Some(pod) = part(pod).and_then(Pod::reduce) else {
+                    // What was known of it before is not true any more.
+                    self.shown.remove(&unread?);
+                    return Some(self.shown.clone());
+                };
                 // Most changes of a pod are none of ours.
                 if self.shown.get(&pod.uid).is_some_and(|old| **old == pod) {
                     return None;
                 }
                 self.shown.put(pod);
             }
-            Told::Kube(Event::Delete(pod)) => self.shown.remove(&pod.metadata.uid?),
+            Told::Kube(Event::Delete(pod)) => {
+                let uid = pod.map_or_else(|unread| unread.meta.uid, |pod| pod.metadata.uid);
+                self.shown.remove(&uid?);
+            }
+            Told::LeftOut(all) => self.shown.left_out = all,
             Told::Lost(error) => {
                 self.coming = None;
                 self.shown.state.fail(&error);
@@ -99,9 +112,14 @@ mod tests {
 
     use super::*;
     use crate::Error;
+    use crate::read::{Found, read};
 
     fn pod(uid: &str) -> WirePod {
         serde_json::from_value(json!({"metadata": {"uid": uid, "name": uid}})).expect("a pod")
+    }
+
+    fn init(uid: &str) -> Event<Found<WirePod>> {
+        Event::InitApply(Ok(pod(uid)))
     }
 
     fn uids(pods: &Pods) -> Vec<&str> {
@@ -113,7 +131,7 @@ mod tests {
     #[test]
     fn a_list_replaces_what_was_known_only_when_it_is_whole() {
         let mut cache = PodCache::default();
-        for event in [Event::Init, Event::InitApply(pod("a")), Event::InitApply(pod("b"))] {
+        for event in [Event::Init, init("a"), init("b")] {
             assert!(cache.told(Told::Kube(event)).is_none());
         }
         let first = cache.told(Told::Kube(Event::InitDone)).expect("published");
@@ -126,14 +144,14 @@ mod tests {
         let State::Stale { since, .. } = stale.state else { panic!("{:?}", stale.state) };
 
         assert!(cache.told(Told::Kube(Event::Init)).is_none());
-        assert!(cache.told(Told::Kube(Event::InitApply(pod("c")))).is_none());
+        assert!(cache.told(Told::Kube(init("c"))).is_none());
         // Lost again in the middle of a list: the half of it counts for nothing.
         let stale = cache.told(lost()).expect("published");
         assert_eq!(uids(&stale), ["a", "b"]);
         assert!(matches!(stale.state, State::Stale { since: again, .. } if again == since));
 
         cache.told(Told::Kube(Event::Init));
-        cache.told(Told::Kube(Event::InitApply(pod("b"))));
+        cache.told(Told::Kube(init("b")));
         let second = cache.told(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&second), ["b"]);
         assert!(second.state.is_current());
@@ -142,10 +160,37 @@ mod tests {
     #[test]
     fn a_change_that_is_none_of_ours_is_not_published() {
         let mut cache = PodCache::default();
-        assert!(cache.told(Told::Kube(Event::Apply(pod("a")))).is_some());
-        assert!(cache.told(Told::Kube(Event::Apply(pod("a")))).is_none());
-        let gone = cache.told(Told::Kube(Event::Delete(pod("a")))).expect("published");
+        assert!(cache.told(Told::Kube(Event::Apply(Ok(pod("a"))))).is_some());
+        assert!(cache.told(Told::Kube(Event::Apply(Ok(pod("a"))))).is_none());
+        let gone = cache.told(Told::Kube(Event::Delete(Ok(pod("a"))))).expect("published");
         assert!(gone.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_can_be_read_no_more_counts_with_what_it_asks_for_or_not_at_all() {
+        let with = |label: serde_json::Value, resource: &str| {
+            let limits = json!({"limits": {resource: "7"}});
+            let containers = [json!({"name": "c", "resources": limits})];
+            let metadata =
+                json!({"uid": "u", "name": "p", "namespace": "n", "labels": {"l": label}});
+            let pod = json!({"metadata": metadata, "spec": {"containers": containers}});
+            read::<WirePod>(&pod.to_string())
+        };
+        let mut cache = PodCache::default();
+        let before = with(json!("x"), "aliyun.com/gpu-mem");
+        assert!(before.is_ok());
+        assert_eq!(uids(&cache.told(Told::Kube(Event::Apply(before))).expect("published")), ["u"]);
+        let bad = with(json!(1), "aliyun.com/gpu-mem");
+        let left = bad.as_ref().expect_err("unread").left.clone();
+        assert_eq!((left.kind, left.name.as_str(), left.counts), ("Pod", "n/p", true));
+        assert!(cache.told(Told::Kube(Event::Apply(bad))).is_none(), "it asks for the same");
+        let shown = cache.told(Told::LeftOut(vec![left])).expect("published");
+        assert_eq!((uids(&shown), shown.left_out.len()), (vec!["u"], 1));
+        // Without a word of ours nothing of it counts.
+        let bad = with(json!(1), "cpu");
+        assert!(!bad.as_ref().expect_err("unread").left.counts);
+        let shown = cache.told(Told::Kube(Event::Apply(bad))).expect("published");
+        assert!(shown.is_empty());
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub const RULES: [Rule; 4] = [
         resource: "nodes",
         verbs: &["list", "watch", "patch"],
         names: &[],
-        why: "the labels that switch the node; its annotations and labels with cards and handlers",
+        why: "the labels that switch the node, and the uid by which it owns its ResourceSlice; its annotations and \
+              labels with cards and handlers",
     },
     Rule {
         group: "",
@@ -59,14 +60,7 @@ pub const RULES: [Rule; 4] = [
 ///
 /// From a kubelet's own kubeconfig the node authorizer gives the slices of its node and the claims
 /// of its pods, and no status of a claim.
-pub const DRA_RULES: [Rule; 5] = [
-    Rule {
-        group: "",
-        resource: "nodes",
-        verbs: &["get"],
-        names: &[],
-        why: "the uid of its node, which owns the node's ResourceSlice",
-    },
+pub const DRA_RULES: [Rule; 4] = [
     Rule {
         group: "resource.k8s.io",
         resource: "resourceslices",
@@ -126,7 +120,7 @@ pub const SCHEDULER_RULES: [Rule; 4] = [
         resource: "runtimeclasses",
         verbs: &["list", "watch"],
         names: &[],
-        why: "for the webhook: which handler a pod's RuntimeClass names",
+        why: "which handler a pod's RuntimeClass names",
     },
 ];
 

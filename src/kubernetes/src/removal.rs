@@ -8,15 +8,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::bind::MANAGER;
 use crate::node::{ANNOTATIONS, CARDS, CONDITIONS, REMOVAL, SHARED, parse_cards};
+use crate::objects::Objects;
+use crate::read::{Unread, part};
 use crate::requests::Requests;
-use crate::wire::{WireNode, WirePod};
+use crate::wire::{WireLease, WireNode, WirePod};
 use crate::{Error, Settings};
 
 /// What each request may take, a page of whole nodes too.
@@ -90,7 +90,7 @@ impl Remover {
         Self(Requests::new(settings, PATIENCE))
     }
 
-    /// What of mpsgate's stands on nodes now.
+    /// What of mpsgate's stands on nodes now. Of a node that cannot be read, what can be.
     ///
     /// # Errors
     /// Where the API server does not answer, or refuses.
@@ -102,10 +102,11 @@ impl Remover {
         let mut found = Vec::new();
         loop {
             let asked = params.clone();
-            let list = |client| async move { Api::<WireNode>::all(client).list(&asked).await };
+            let list = |client| async move { Objects::<WireNode>::all(client).page(&asked).await };
             let page = self.0.ask("list nodes".to_owned(), list).await?;
-            params.continue_token = next(&page);
-            found.extend(page.items.into_iter().map(Remains::of));
+            params.continue_token = page.next;
+            page.items.iter().filter_map(|found| found.as_ref().err()).for_each(|one| warn(one));
+            found.extend(page.items.into_iter().filter_map(part).map(Remains::of));
             if params.continue_token.is_none() {
                 return Ok(found);
             }
@@ -121,7 +122,7 @@ impl Remover {
         let send = |client| async move {
             let params =
                 PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            Api::<WireNode>::all(client).patch(node, &params, &Patch::Merge(patch)).await
+            Objects::<WireNode>::all(client).patch(node, &params, &Patch::Merge(patch)).await
         };
         unless_gone(self.0.ask(format!("annotate node {node}"), send).await)
     }
@@ -140,12 +141,18 @@ impl Remover {
         loop {
             let asked = params.clone();
             let list = |client| async move {
-                Api::<WirePod>::namespaced(client, namespace).list(&asked).await
+                Objects::<WirePod>::namespaced(client, namespace).page(&asked).await
             };
             let page = self.0.ask(format!("list the pods of namespace {namespace}"), list).await?;
-            params.continue_token = next(&page);
-            let name = |pod: WirePod| (pod.metadata.name.unwrap_or_default(), pod.spec.node_name);
-            found.extend(page.items.into_iter().map(name));
+            params.continue_token = page.next;
+            // That it is there is what counts, and its node where it says one.
+            found.extend(page.items.into_iter().map(|found| match found {
+                Ok(pod) => (pod.metadata.name.unwrap_or_default(), pod.spec.node_name),
+                Err(unread) => {
+                    let node = unread.part.and_then(|pod| pod.spec.node_name);
+                    (unread.meta.name.unwrap_or_default(), node)
+                }
+            }));
             if params.continue_token.is_none() {
                 return Ok(found);
             }
@@ -158,14 +165,17 @@ impl Remover {
     /// Where the API server does not answer, or refuses.
     pub async fn delete_lease(&self, namespace: &str, name: &str) -> Result<(), Error> {
         let delete = |client| async move {
-            Api::<Lease>::namespaced(client, namespace).delete(name, &DeleteParams::default()).await
+            let leases = Objects::<WireLease>::namespaced(client, namespace);
+            leases.delete(name, &DeleteParams::default()).await
         };
         unless_gone(self.0.ask(format!("delete lease {namespace}/{name}"), delete).await)
     }
 }
 
-fn next<T: Clone>(page: &ObjectList<T>) -> Option<String> {
-    page.metadata.continue_.clone().filter(|token| !token.is_empty())
+fn warn<K>(unread: &Unread<K>) {
+    let (object, why) = (unread.left.name.as_str(), unread.left.why.as_str());
+    log::warn!(kind = unread.left.kind, object, why;
+        "an object of the API server cannot be read: of it counts what can be");
 }
 
 fn unless_gone<T>(done: Result<T, Error>) -> Result<(), Error> {

@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kube::api::{GetParams, ListParams};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::core::Request;
 use kube::{Client, Config};
 use mpsgate_model::{GPU_COUNT, GPU_MEMORY, parse_count};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use crate::node::CARDS;
+use crate::objects::Objects;
+use crate::read::{Found, LeftOut, Object, part};
 use crate::wire::{Quantity, WireNode, WirePod};
 use crate::{Labels, Node, Pod};
 
@@ -21,8 +20,6 @@ const PAGE: u32 = 500;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// One page of a busy API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// The path of the pods of all namespaces.
-const PODS: &str = "/api/v1/pods";
 /// Bound, and not ended.
 const ACTIVE: &str = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName";
 
@@ -43,6 +40,8 @@ pub struct Seen {
     pub nodes: Vec<SeenNode>,
     /// Their pods that have not ended, in the API server's order.
     pub pods: Vec<Pod>,
+    /// What cannot be read of them.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// One node.
@@ -179,62 +178,54 @@ pub async fn seen(access: &Access, node: Option<&str>) -> Result<Seen, SeenError
     match node {
         Some(name) => {
             // A name that no object can have is not sent.
-            let asked = match Request::new("/api/v1/nodes").get(name, &GetParams::default()) {
-                Ok(request) => client.request::<WireNode>(request).await,
-                Err(_) => return Err(SeenError::NoNode { node: name.to_owned() }),
-            };
-            seen.nodes.push(SeenNode::reduce(asked.map_err(|source| match source {
+            let asked = Objects::<WireNode>::all(client.clone()).get(name).await;
+            let found = asked.map_err(|source| match source {
                 kube::Error::Api(status) if status.code == 404 => {
                     SeenError::NoNode { node: name.to_owned() }
                 }
+                kube::Error::BuildRequest(_) => SeenError::NoNode { node: name.to_owned() },
                 source => error("get the node", source),
-            })?));
+            })?;
+            seen.left_out.extend(left(&found));
+            seen.nodes.extend(part(found).map(SeenNode::reduce));
         }
         None => {
-            let put = |node| seen.nodes.push(SeenNode::reduce(node));
+            let put = |node: Found<WireNode>| {
+                seen.left_out.extend(left(&node));
+                seen.nodes.extend(part(node).map(SeenNode::reduce));
+            };
             let all = ListParams::default();
-            list("/api/v1/nodes", &client, all, put)
-                .await
-                .map_err(|e| error("list the nodes", e))?;
+            list(&client, all, put).await.map_err(|e| error("list the nodes", e))?;
         }
     }
-    let put = |pod: WirePod| {
-        let bound = Pod::reduce(pod).filter(|pod| pod.node.is_some() && !pod.finished);
-        seen.pods.extend(bound);
+    let put = |pod: Found<WirePod>| {
+        seen.left_out.extend(left(&pod));
+        let pod = part(pod).and_then(Pod::reduce);
+        seen.pods.extend(pod.filter(|pod| pod.node.is_some() && !pod.finished));
     };
     // Bound to that node, or to any.
     let bound = node.map_or_else(|| "!=".to_owned(), |name| format!("={name}"));
     let active = ListParams::default().fields(&format!("{ACTIVE}{bound}"));
-    list(PODS, &client, active, put).await.map_err(|e| error("list the pods", e))?;
+    list(&client, active, put).await.map_err(|e| error("list the pods", e))?;
     Ok(seen)
 }
 
-#[derive(Deserialize)]
-struct Page<T> {
-    #[serde(default)]
-    metadata: PageMeta,
-    items: Option<Vec<T>>,
-}
-
-#[derive(Default, Deserialize)]
-struct PageMeta {
-    #[serde(rename = "continue")]
-    next: Option<String>,
+fn left<K>(found: &Found<K>) -> Option<LeftOut> {
+    found.as_ref().err().map(|unread| unread.left.clone())
 }
 
 /// Every object of a list, page by page, so that a large cluster is never held as a whole.
-async fn list<T: DeserializeOwned>(
-    path: &str,
+async fn list<K: Object>(
     client: &Client,
     mut wanted: ListParams,
-    mut put: impl FnMut(T),
+    mut put: impl FnMut(Found<K>),
 ) -> Result<(), kube::Error> {
     wanted.limit = Some(PAGE);
+    let objects = Objects::<K>::all(client.clone());
     loop {
-        let request = Request::new(path).list(&wanted).map_err(kube::Error::BuildRequest)?;
-        let page = client.request::<Page<T>>(request).await?;
-        page.items.unwrap_or_default().into_iter().for_each(&mut put);
-        wanted.continue_token = page.metadata.next.filter(|token| !token.is_empty());
+        let page = objects.page(&wanted).await?;
+        page.items.into_iter().for_each(&mut put);
+        wanted.continue_token = page.next;
         if wanted.continue_token.is_none() {
             return Ok(());
         }

@@ -1,16 +1,18 @@
 //! Whether a ResourceSlice is as it was wanted, though the API server writes it in its own way; and
 //! its name. Pure; `slices` does it.
 //!
-//! An API server adds fields (`timeAdded` of a taint, defaults of a newer release), leaves out what
-//! is empty, and writes 1024Mi as 1Gi. None of that is another slice.
+//! An API server sets the time of a taint, leaves out what is empty, and writes 1024Mi as 1Gi. None
+//! of that is another slice. Everything else in it that was not wanted is somebody's: a field that
+//! nobody here knows may keep a card's claims waiting for ever (`bindingConditions`). Fields that a
+//! newer server adds by itself are told from those by what it answers to a write (`slices`).
 
 use serde_json::Value;
 
 /// The longest name of an object (kubernetes `IsDNS1123Subdomain`).
 const LONGEST_NAME: usize = 253;
-/// Maps and lists that are ours as a whole: what is in them beside what is wanted is not a default
-/// of the API server's, but somebody else's.
-const WHOLE: [&str; 3] = ["attributes", "capacity", "taints"];
+/// Switches of a slice and a device that are off where they are `false`, as where they are left out
+/// (k8s.io/api resource/v1). That of an attribute is a value.
+const OFF: [&str; 3] = ["allNodes", "bindsToNode", "perDeviceNodeSelection"];
 
 /// The name of this node's slice: the same after each start, so that there never are two.
 pub(crate) fn name(node: &str, driver: &str) -> String {
@@ -30,7 +32,32 @@ pub(crate) fn name(node: &str, driver: &str) -> String {
 
 /// Where `shown` is not as `wanted`, as a path; `None` where it is.
 pub(crate) fn difference(shown: &Value, wanted: &Value) -> Option<String> {
+    missing(shown, wanted).or_else(|| added(shown, wanted, ""))
+}
+
+/// Where `shown` has not what is wanted, whatever it has beside.
+pub(crate) fn missing(shown: &Value, wanted: &Value) -> Option<String> {
     differs(shown, wanted, "", false)
+}
+
+/// Where `shown` has what was not wanted. Lists of other lengths are for [`missing`].
+fn added(shown: &Value, wanted: &Value, at: &str) -> Option<String> {
+    match (shown, wanted) {
+        (Value::Object(shown), Value::Object(wanted)) => shown.iter().find_map(|(key, value)| {
+            let here = format!("{at}.{key}");
+            match wanted.get(key) {
+                Some(wanted) => added(value, wanted, &here),
+                None if is_servers(at, key) || says_nothing(key, value) => None,
+                None => Some(here.trim_start_matches('.').to_owned()),
+            }
+        }),
+        (Value::Array(shown), Value::Array(wanted)) => {
+            let mut pairs = shown.iter().zip(wanted).enumerate();
+            pairs
+                .find_map(|(index, (shown, wanted))| added(shown, wanted, &format!("{at}.{index}")))
+        }
+        _ => None,
+    }
 }
 
 fn differs(shown: &Value, wanted: &Value, at: &str, quantities: bool) -> Option<String> {
@@ -38,16 +65,6 @@ fn differs(shown: &Value, wanted: &Value, at: &str, quantities: bool) -> Option<
     match wanted {
         Value::Object(wanted) => {
             let of = |key: &str| shown.get(key).unwrap_or(&Value::Null);
-            let whole = at.rsplit('.').next().is_some_and(|last| WHOLE.contains(&last));
-            let others = shown.as_object().into_iter().flatten();
-            let mut others = others.filter(|(key, value)| {
-                !wanted.contains_key(*key)
-                    && !is_empty(value)
-                    && (whole || WHOLE.contains(&key.as_str()))
-            });
-            if let Some((key, _)) = others.next() {
-                return Some(format!("{at}.{key}").trim_start_matches('.').to_owned());
-            }
             let mut all = wanted.iter().filter(|(key, _)| !is_servers(at, key));
             all.find_map(|(key, value)| {
                 let quantities = quantities || key == "capacity";
@@ -77,11 +94,12 @@ fn is_servers(at: &str, key: &str) -> bool {
     key == "timeAdded" || (at == ".pool" && key == "generation")
 }
 
-fn is_empty(value: &Value) -> bool {
+fn says_nothing(key: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(all) => all.is_empty(),
         Value::Array(all) => all.is_empty(),
+        Value::Bool(false) => OFF.contains(&key),
         _ => false,
     }
 }
@@ -191,12 +209,16 @@ mod tests {
             with("/pool/generation", json!(7)),
             with(&format!("{memory}/value"), json!("15Gi")),
             with(&format!("{memory}/requestPolicy/default"), json!("16106127360")),
-            with(&format!("{memory}/requestPolicy/validRange/max"), json!("15Gi")),
             with("/devices/0/taints/0/timeAdded", json!("2026-01-31T12:00:00Z")),
             with("/devices/0/bindsToNode", json!(false)),
+            with("/devices/0/allNodes", json!(false)),
+            with("/devices/0/bindingConditions", json!([])),
+            with("/devices/0/nodeSelector", json!({})),
             with("/perDeviceNodeSelection", json!(null)),
+            with("/perDeviceNodeSelection", json!(false)),
         ] {
             assert_eq!(difference(&same, &spec()), None, "{same}");
+            assert_eq!(missing(&same, &spec()), None, "{same}");
         }
         // What is empty is left out.
         let mut bare = spec();
@@ -241,6 +263,49 @@ mod tests {
         let mut healthy = spec();
         healthy["devices"][0].as_object_mut().expect("a device").remove("taints");
         assert_eq!(difference(&spec(), &healthy).as_deref(), Some("devices.0.taints"));
+    }
+
+    /// Each as somebody may write it who may write slices.
+    #[test]
+    fn what_was_not_wanted_is_a_difference_wherever_it_stands_and_nothing_is_missing() {
+        for (pointer, value, place) in [
+            ("/sharedCounters", json!([{"name": "c"}]), "sharedCounters"),
+            ("/allNodes", json!(true), "allNodes"),
+            ("/perDeviceNodeSelection", json!(true), "perDeviceNodeSelection"),
+            ("/nodeSelector", json!({"nodeSelectorTerms": []}), "nodeSelector"),
+            ("/pool/ofAYoungerRelease", json!("x"), "pool.ofAYoungerRelease"),
+            ("/devices/0/bindingConditions", json!(["never"]), "devices.0.bindingConditions"),
+            (
+                "/devices/0/bindingFailureConditions",
+                json!(["x"]),
+                "devices.0.bindingFailureConditions",
+            ),
+            ("/devices/0/bindsToNode", json!(true), "devices.0.bindsToNode"),
+            ("/devices/0/nodeName", json!("other"), "devices.0.nodeName"),
+            ("/devices/0/allNodes", json!(true), "devices.0.allNodes"),
+            (
+                "/devices/0/consumesCounters",
+                json!([{"counterSet": "c"}]),
+                "devices.0.consumesCounters",
+            ),
+            ("/devices/0/attributes/mine", json!({"bool": false}), "devices.0.attributes.mine"),
+            ("/devices/0/attributes/uuid/bool", json!(false), "devices.0.attributes.uuid.bool"),
+            (
+                "/devices/0/capacity/memory/requestPolicy/validRange/max",
+                json!("15Gi"),
+                "devices.0.capacity.memory.requestPolicy.validRange.max",
+            ),
+            (
+                "/devices/0/capacity/memory/requestPolicy/validValues",
+                json!(["15Gi"]),
+                "devices.0.capacity.memory.requestPolicy.validValues",
+            ),
+            ("/devices/0/taints/0/value", json!("x"), "devices.0.taints.0.value"),
+        ] {
+            let shown = with(pointer, value);
+            assert_eq!(difference(&shown, &spec()).as_deref(), Some(place), "{shown}");
+            assert_eq!(missing(&shown, &spec()), None, "{shown}");
+        }
     }
 
     #[test]

@@ -16,9 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceSliceSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher::Event;
 use mpsgate_model::DRIVER;
 use serde_json::Value;
@@ -28,9 +27,11 @@ use tokio::time::Instant;
 use crate::follow::{Pause, Told, follow_at};
 use crate::listen::Lists;
 use crate::node_task::MANAGER;
+use crate::objects::Objects;
+use crate::read::Found;
 use crate::requests::Requests;
-use crate::slice_spec::{difference, keep_times, name};
-use crate::wire::{WireNode, WireSlice};
+use crate::slice_spec::{difference, keep_times, missing, name};
+use crate::wire::{KeptMeta, WireNode, WireSlice};
 use crate::{Error, Settings, State};
 
 /// At most one write in this time, however often the cards change.
@@ -90,8 +91,8 @@ pub fn resource_slices(
             let fields = format!("spec.driver={DRIVER},spec.nodeName={}", settings.node);
             let mut listed = BTreeMap::new();
             let told = |told| tell(&publish, &own, &what, &mut listed, told);
-            let api = Api::<WireSlice>::all;
-            follow_at(&settings, Lists::Cached, &what, &fields, api, told).await
+            let all = Objects::<WireSlice>::all;
+            follow_at(&settings, Lists::Cached, &what, &fields, all, told).await
         };
         let mut writer = Writer::new(&settings, &own);
         tokio::select! {
@@ -116,19 +117,26 @@ fn tell(
         let slices = Arc::make_mut(slices);
         match told {
             Told::Kube(Event::Init) => listed.clear(),
-            Told::Kube(Event::InitApply(slice)) => {
+            Told::Kube(Event::InitApply(Ok(slice))) => {
                 listed.insert(named(&slice), slice);
             }
+            // It is somebody's, who has to take it away.
+            Told::Kube(Event::InitApply(Err(_))) | Told::LeftOut(_) => {}
             Told::Kube(Event::InitDone) => {
                 slices.held = std::mem::take(listed);
                 slices.heard();
             }
-            Told::Kube(Event::Apply(slice)) => {
+            Told::Kube(Event::Apply(Ok(slice))) => {
                 slices.held.insert(named(&slice), slice);
                 slices.heard();
             }
-            Told::Kube(Event::Delete(slice)) => {
-                slices.held.remove(&named(&slice));
+            Told::Kube(Event::Apply(Err(unread))) => {
+                slices.held.remove(unread.meta.name.as_deref().unwrap_or_default());
+                slices.heard();
+            }
+            Told::Kube(Event::Delete(found)) => {
+                let gone = found.map_or_else(|one| one.meta.name, |slice| slice.metadata.name);
+                slices.held.remove(&gone.unwrap_or_default());
                 slices.heard();
             }
             // A list of none is no 404.
@@ -174,7 +182,7 @@ fn generation(slice: &WireSlice) -> i64 {
 enum Step {
     Make(Value),
     /// Of the slice as it is held, what it shall be.
-    Change(Box<ObjectMeta>, Value),
+    Change(Box<KeptMeta>, Value),
     /// The name and the uid.
     Delete(String, Option<String>),
 }
@@ -187,7 +195,8 @@ enum Done {
     Otherwise(Otherwise),
 }
 
-/// An API server that does not keep what is written.
+/// An API server that does not keep what is written, or that adds to it: fields that a newer one
+/// sets by itself. What somebody adds afterwards is not in its answer.
 #[derive(Debug, Clone)]
 struct Otherwise {
     /// What was written.
@@ -196,14 +205,15 @@ struct Otherwise {
     kept: Value,
     /// It cannot say that a card is shared.
     whole_cards: bool,
-    /// In words.
-    line: String,
+    /// In words, where something was not kept.
+    line: Option<String>,
 }
 
 impl Otherwise {
-    /// What of `written` was not kept; `None` where all of it was.
+    /// How what was kept differs from `written`; `None` where it does not.
     fn find(kept: &Value, written: &Value) -> Option<Self> {
-        let at = difference(kept, written)?;
+        difference(kept, written)?;
+        let at = missing(kept, written);
         let devices = |spec: &Value| spec["devices"].as_array().cloned().unwrap_or_default();
         // Both fields are of that gate (`dropDisabledDRAConsumableCapacityFields`).
         let lacks = |(written, kept): &(Value, Value)| {
@@ -218,14 +228,15 @@ impl Otherwise {
         let hint = if whole_cards {
             "the feature gate DRAConsumableCapacity is off: on by default from Kubernetes 1.36; no \
              ResourceSlice is published, as it would hand out whole cards"
-        } else if at.contains(".taints") {
+        } else if at.as_ref().is_some_and(|at| at.contains(".taints")) {
             "the feature gate DRADeviceTaints is off: on by default from Kubernetes 1.36; until \
              then claims can be allocated on sick cards, and are refused on the node"
         } else {
             "look for an admission webhook that changes ResourceSlices, or a feature gate that is \
              off"
         };
-        let line = format!("the API server does not keep {at} of the ResourceSlice; {hint}");
+        let line =
+            at.map(|at| format!("the API server does not keep {at} of the ResourceSlice; {hint}"));
         Some(Self { written: written.clone(), kept: kept.clone(), whole_cards, line })
     }
 }
@@ -354,7 +365,7 @@ impl<'a> Writer<'a> {
         let mut owners = held.metadata.owner_references.iter().flatten();
         let is_owned = owners.any(|owner| self.is_owner(owner));
         match difference(&held.spec, wanted) {
-            _ if is_settled => None,
+            Some(_) if is_settled && is_owned => None,
             None if is_owned => None,
             // A server that hands out whole cards is not asked to change that.
             Some(_) if waits => Some(delete((name, held))),
@@ -373,10 +384,10 @@ impl<'a> Writer<'a> {
         match step {
             Step::Delete(name, uid) => self.delete(&name, uid).await.map(|()| Done::Deleted),
             Step::Make(spec) => {
-                let metadata = ObjectMeta {
+                let metadata = KeptMeta {
                     name: Some(self.own.to_owned()),
                     owner_references: Some(vec![self.owner().await?]),
-                    ..ObjectMeta::default()
+                    ..KeptMeta::default()
                 };
                 let slice = whole(metadata, spec);
                 // Asked first what would be kept: else a slice that says nothing of sharing would
@@ -396,7 +407,6 @@ impl<'a> Writer<'a> {
                     owners.iter_mut().for_each(|owner| owner.controller = None);
                     owners.push(self.owner().await?);
                 }
-                metadata.managed_fields = None;
                 let slice = whole(*metadata, spec);
                 self.written(self.change(&slice).await?, &slice.spec).await
             }
@@ -422,7 +432,7 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&self) -> Option<String> {
-        self.otherwise.as_ref().map(|one| one.line.clone())
+        self.otherwise.as_ref().and_then(|one| one.line.clone())
     }
 
     fn took(&mut self, done: Done) {
@@ -455,20 +465,21 @@ impl<'a> Writer<'a> {
     }
 
     /// The node: the garbage collector deletes the slice with it. Its uid is asked for each time,
-    /// as a node that is made anew has another one.
+    /// as a node that is made anew has another one. It is a list of one, which is the right that
+    /// the watch of the node needs in any case.
     async fn owner(&self) -> Result<OwnerReference, Error> {
-        let get = |client| async move { Api::<WireNode>::all(client).get(self.node).await };
-        let node = match self.requests.ask(format!("read node {}", self.node), get).await {
-            Err(error) if error.status() == Some(404) => {
-                return Err(Error::NoNode { node: self.node.to_owned() });
-            }
-            answer => answer?,
+        let params = ListParams::default().fields(&format!("metadata.name={}", self.node));
+        let list = |client| async move { Objects::<WireNode>::all(client).page(&params).await };
+        let list = self.requests.ask(format!("read node {}", self.node), list).await?;
+        let Some(node) = list.items.into_iter().next() else {
+            return Err(Error::NoNode { node: self.node.to_owned() });
         };
+        let uid = node.map_or_else(|unread| unread.meta.uid, |node| node.metadata.uid);
         Ok(OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
             name: self.node.to_owned(),
-            uid: node.metadata.uid.unwrap_or_default(),
+            uid: uid.unwrap_or_default(),
             controller: Some(true),
             block_owner_deletion: None,
         })
@@ -476,15 +487,18 @@ impl<'a> Writer<'a> {
 
     async fn make(&self, slice: &WireSlice, dry_run: bool) -> Result<WireSlice, Error> {
         let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
-        let post = |client| async move { Api::all(client).create(&params, slice).await };
-        self.requests.ask(format!("make ResourceSlice {}", self.own), post).await
+        let post =
+            |client| async move { Objects::<WireSlice>::all(client).create(&params, slice).await };
+        whole_one(self.requests.ask(format!("make ResourceSlice {}", self.own), post).await?)
     }
 
     /// Where nobody wrote since: its `resourceVersion` is part of it.
     async fn change(&self, slice: &WireSlice) -> Result<WireSlice, Error> {
         let params = PostParams { dry_run: false, field_manager: Some(MANAGER.to_owned()) };
-        let put = |client| async move { Api::all(client).replace(self.own, &params, slice).await };
-        self.requests.ask(format!("change ResourceSlice {}", self.own), put).await
+        let put = |client| async move {
+            Objects::<WireSlice>::all(client).replace(self.own, &params, slice).await
+        };
+        whole_one(self.requests.ask(format!("change ResourceSlice {}", self.own), put).await?)
     }
 
     /// That of the uid; one that is gone already is well.
@@ -492,7 +506,7 @@ impl<'a> Writer<'a> {
         let preconditions = Some(Preconditions { uid, resource_version: None });
         let params = DeleteParams { preconditions, ..DeleteParams::default() };
         let delete =
-            |client| async move { Api::<WireSlice>::all(client).delete(name, &params).await };
+            |client| async move { Objects::<WireSlice>::all(client).delete(name, &params).await };
         match self.requests.ask(format!("delete ResourceSlice {name}"), delete).await {
             Err(error) if error.status() != Some(404) => Err(error),
             _ => Ok(()),
@@ -500,7 +514,11 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn whole(metadata: ObjectMeta, spec: Value) -> WireSlice {
+fn whole_one(found: Found<WireSlice>) -> Result<WireSlice, Error> {
+    found.map_err(|unread| unread.error())
+}
+
+fn whole(metadata: KeptMeta, spec: Value) -> WireSlice {
     let api_version = "resource.k8s.io/v1".to_owned();
     WireSlice { api_version, kind: "ResourceSlice".to_owned(), metadata, spec }
 }

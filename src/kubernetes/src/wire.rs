@@ -2,61 +2,58 @@
 //! to today name them.
 //!
 //! Not k8s-openapi's types: those hold whole pods, and refuse what a newer server writes
-//! differently.
+//! differently. Their metadata also has `managedFields`, of which whoever may write an object
+//! chooses the depth.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::{ClusterResourceScope, NamespaceResourceScope};
-use mpsgate_model::{Taint, Toleration};
-use serde::{Deserialize, Deserializer, Serialize};
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// `null` where Go writes an empty list or map.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    from: D,
-) -> Result<T, D::Error> {
-    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
-}
+use crate::read::{Meta, Object, member, member_as, nullable};
 
-macro_rules! resource {
-    ($name:ident, $scope:ty, $group:literal, $kind:literal, $plural:literal) => {
-        impl Resource for $name {
-            type DynamicType = ();
-            type Scope = $scope;
-            fn kind((): &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-            fn group((): &()) -> Cow<'_, str> {
-                $group.into()
-            }
-            fn version((): &()) -> Cow<'_, str> {
-                "v1".into()
-            }
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
+/// In an `impl Object`: its names, and where they stand in it.
+macro_rules! named {
+    ($kind:literal, $group:literal, $plural:literal) => {
+        const KIND: &'static str = $kind;
+        const GROUP: &'static str = $group;
+        const PLURAL: &'static str = $plural;
+        fn name(&self) -> Option<&str> {
+            self.metadata.name.as_deref()
+        }
+        fn version(&self) -> Option<&str> {
+            self.metadata.resource_version.as_deref()
+        }
+    };
+    ($kind:literal, $group:literal, $plural:literal, namespaced) => {
+        named!($kind, $group, $plural);
+        fn namespace(&self) -> Option<&str> {
+            self.metadata.namespace.as_deref()
         }
     };
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct WirePod {
-    pub(crate) metadata: ObjectMeta,
+    pub(crate) metadata: Meta,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) spec: PodSpec,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) status: PodStatus,
 }
-resource!(WirePod, NamespaceResourceScope, "", "Pod", "pods");
+
+impl Object for WirePod {
+    named!("Pod", "api/v1", "pods", namespaced);
+
+    /// What it asks for counts on its node, where its specification can be read.
+    fn part(json: &str, ours: bool) -> Option<Self> {
+        let spec = member_as(json, "spec").filter(|_| ours)?;
+        let metadata = Meta::lenient(member(json, "metadata")?);
+        Some(Self { metadata, spec, status: member_as(json, "status").unwrap_or_default() })
+    }
+}
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -65,6 +62,7 @@ pub(crate) struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) security_context: SecurityContext,
     pub(crate) restart_policy: Option<String>,
+    pub(crate) runtime_class_name: Option<String>,
     /// Labels that its node must have.
     #[serde(deserialize_with = "nullable")]
     pub(crate) node_selector: BTreeMap<String, String>,
@@ -161,19 +159,19 @@ pub(crate) struct Terminated {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct WireNode {
-    pub(crate) metadata: ObjectMeta,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) spec: NodeSpec,
+    pub(crate) metadata: Meta,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) status: NodeStatus,
 }
-resource!(WireNode, ClusterResourceScope, "", "Node", "nodes");
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct NodeSpec {
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) taints: Vec<Taint>,
+impl Object for WireNode {
+    named!("Node", "api/v1", "nodes");
+
+    /// What of mpsgate's stands on it. No pod is sent to it.
+    fn part(json: &str, _ours: bool) -> Option<Self> {
+        let metadata = Meta::lenient(member(json, "metadata")?);
+        Some(Self { metadata, status: member_as(json, "status").unwrap_or_default() })
+    }
 }
 
 /// What its spec says is compared, and not read.
@@ -185,29 +183,93 @@ pub(crate) struct WireSlice {
     pub(crate) api_version: String,
     #[serde(default)]
     pub(crate) kind: String,
-    pub(crate) metadata: ObjectMeta,
+    pub(crate) metadata: KeptMeta,
     #[serde(default)]
     pub(crate) spec: Value,
 }
-resource!(WireSlice, ClusterResourceScope, "resource.k8s.io", "ResourceSlice", "resourceslices");
+
+impl Object for WireSlice {
+    named!("ResourceSlice", "apis/resource.k8s.io/v1", "resourceslices");
+}
+
+/// Metadata of what is written back as a whole: what the API server keeps by itself is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct KeptMeta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) generate_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) uid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resource_version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) annotations: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) owner_references: Option<Vec<OwnerReference>>,
+}
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct WireRuntimeClass {
-    pub(crate) metadata: ObjectMeta,
+    pub(crate) metadata: Meta,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) handler: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) scheduling: Scheduling,
 }
-resource!(WireRuntimeClass, ClusterResourceScope, "node.k8s.io", "RuntimeClass", "runtimeclasses");
+
+impl Object for WireRuntimeClass {
+    named!("RuntimeClass", "apis/node.k8s.io/v1", "runtimeclasses");
+}
+
+/// What is read of an object that was written: that it was.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct WireEvent {
+    pub(crate) metadata: Meta,
+}
+
+impl Object for WireEvent {
+    named!("Event", "api/v1", "events", namespaced);
+}
+
+/// A claim whose status was written: nobody reads what came of it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct WrittenClaim {
+    metadata: Meta,
+}
+
+impl Object for WrittenClaim {
+    named!("ResourceClaim", "apis/resource.k8s.io/v1", "resourceclaims", namespaced);
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WireLease {
+    #[serde(default)]
+    pub(crate) api_version: String,
+    #[serde(default)]
+    pub(crate) kind: String,
+    pub(crate) metadata: KeptMeta,
+    #[serde(default)]
+    pub(crate) spec: Option<LeaseSpec>,
+}
+
+impl Object for WireLease {
+    named!("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced);
+}
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Scheduling {
     #[serde(deserialize_with = "nullable")]
     pub(crate) node_selector: BTreeMap<String, String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tolerations: Vec<Toleration>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::Mib;
 
@@ -156,8 +156,9 @@ impl By {
 pub struct GpuNode {
     /// All its labels.
     pub labels: BTreeMap<String, String>,
-    /// All its taints.
-    pub taints: Vec<Taint>,
+    /// A label switches it, which whoever administers the nodes writes, and mpsgated may not. Of
+    /// another one its own report alone says that mpsgate has cards there.
+    pub is_switched: bool,
     /// What it says of its handlers; where nothing, why: "has no annotation".
     pub handlers: Result<HandlerReport, String>,
 }
@@ -169,46 +170,7 @@ pub struct RuntimeClass {
     pub name: String,
     /// The handler; empty where it names none, which an API server does not take.
     pub handler: String,
-    /// Labels that it adds to a pod's `nodeSelector`.
+    /// Labels that it adds to a pod's `nodeSelector`. The tolerations that it adds are not read:
+    /// taints and cordons come and go.
     pub selector: BTreeMap<String, String>,
-    /// What it adds to a pod's tolerations.
-    pub tolerations: Vec<Toleration>,
-}
-
-/// A taint of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Its key.
-    #[serde(deserialize_with = "nullable")]
-    pub key: String,
-    /// Its value.
-    #[serde(deserialize_with = "nullable")]
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    #[serde(deserialize_with = "nullable")]
-    pub effect: String,
-}
-
-/// What tolerates a taint.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    /// Of the taint; empty is every key.
-    #[serde(deserialize_with = "nullable")]
-    pub key: String,
-    /// `Exists`, `Equal`, which is meant where it is empty, or another, which is taken to tolerate.
-    #[serde(deserialize_with = "nullable")]
-    pub operator: String,
-    /// For `Equal`.
-    #[serde(deserialize_with = "nullable")]
-    pub value: String,
-    /// Empty is every effect.
-    #[serde(deserialize_with = "nullable")]
-    pub effect: String,
-}
-
-/// `null` where Go writes an empty text.
-fn nullable<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    Option::deserialize(from).map(Option::unwrap_or_default)
 }

@@ -29,10 +29,7 @@ mod resource;
 
 pub use card::NodeCard;
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
-pub use cluster::{
-    By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass, Taint,
-    Toleration,
-};
+pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
 pub use grant::{
     Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
 };

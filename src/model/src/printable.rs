@@ -5,7 +5,7 @@
 //! of direction shows a text other than it is. All of them are shown as Rust shows them in quotes
 //! (`\u{1b}`), which is also what mpsgated's log does. What is escaped stays as it is when it is
 //! escaped again. Where nobody needs to see which character it was, in an answer or an event,
-//! [`plain`] replaces them, and nothing grows.
+//! [`plain`] replaces them, and nothing grows. In JSON they are escaped as JSON has it ([`json`]).
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -77,6 +77,28 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
+/// A JSON document that may be printed: in its strings such a character stands as JSON's own escape
+/// (`\u202e`). So a terminal obeys none, nothing is lost, and programs read what they read before.
+/// A line feed is the document's own: in strings JSON has escaped it already.
+#[must_use]
+pub fn json(document: String) -> String {
+    let obeyed = |c: char| c != '\n' && is_obeyed(c);
+    if !document.contains(obeyed) {
+        return document;
+    }
+    let mut shown = String::with_capacity(document.len() + document.len() / 8);
+    for letter in document.chars() {
+        if obeyed(letter) {
+            // All of them are of the first plane, where an escape is one. Writing to a `String`
+            // cannot fail.
+            let _ = write!(shown, "\\u{:04x}", u32::from(letter));
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
 /// What an error says and the causes that it names, in one line. Text from outside is not escaped.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
@@ -122,6 +144,8 @@ fn is_obeyed(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+
     use proptest::prelude::*;
 
     use super::*;
@@ -153,6 +177,22 @@ mod tests {
         let text = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2069}b\r\tc\nd ü – 名";
         assert_eq!(plain(text), "a�[2J����b��c�d ü – 名");
         assert_eq!(lines(text), "a�[2J����b��c\nd ü – 名");
+    }
+
+    #[test]
+    fn in_a_json_document_what_a_terminal_obeys_is_escaped_and_read_as_before() {
+        let hostile = "a\u{202e}b\u{2066}\u{9b}2J\u{7f}\u{2028}\u{61c}\0\u{1b}\n ü – 名 🙂 \\u202e";
+        for text in [hostile.to_owned(), hostile.repeat((1 << 20) / hostile.len())] {
+            let value = serde_json::json!({"key \u{202e}": [text, 1, null]});
+            for document in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+                let shown = json(document);
+                assert!(!shown.contains(|c: char| c != '\n' && is_obeyed(c)), "{shown:.200}");
+                assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+            }
+        }
+        let shown = json("\"\u{202e}\u{7f}\u{85}\u{200f}\"\n".to_owned());
+        assert_eq!(shown, "\"\\u202e\\u007f\\u0085\\u200f\"\n");
+        assert_eq!(json("{\n  \"name\": \"名 ü\"\n}\n".to_owned()), "{\n  \"name\": \"名 ü\"\n}\n");
     }
 
     #[derive(Debug, thiserror::Error)]

@@ -92,6 +92,12 @@ pub struct Arguments {
     /// Also replace this schedulerName; may be repeated
     #[arg(long, value_name = "NAME")]
     pub webhook_replaces: Vec<String>,
+    /// A schedulerName whose kube-scheduler calls this extender; may be repeated
+    ///
+    /// The extender keeps its pods off nodes whose handler bypasses mpsgate. Pods of other
+    /// schedulers are refused by the webhook while one of their nodes has such a handler.
+    #[arg(long, verbatim_doc_comment, value_name = "NAME")]
+    pub webhook_steers: Vec<String>,
     /// The only user that may write placements: system:serviceaccount:NAMESPACE:NAME
     #[arg(long, value_name = "USER")]
     pub webhook_scheduler_account: Option<String>,

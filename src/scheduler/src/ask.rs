@@ -8,25 +8,41 @@ use mpsgate_model::{Kind, Layout, Mib, Refusal};
 use mpsgate_policy::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
 
-/// Containers of a pod with GPU memory. A search costs for each of them, and no pod has so many.
-const MOST_CONTAINERS: usize = 256;
+/// Containers of a pod with GPU memory. A search costs for each of them beside each other, and each
+/// is a client of MPS at least, of which a card takes 48 or 60.
+const MOST_CONTAINERS: usize = 32;
+/// The same times the cards that each has: what is searched for. As many as four containers over
+/// sixteen cards, the most that a node has.
+const MOST_PARTS: u32 = 64;
 
 /// What a pod asks for; `None` where that is nothing of ours.
 ///
 /// # Errors
 /// Why no card can give it, in a sentence with what to do.
 pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::PodRequest>, String> {
-    let mut containers = Vec::new();
-    for container in &pod.containers {
-        if let Some(asked) = asked(container)? {
-            if containers.len() == MOST_CONTAINERS {
-                return Err(format!(
-                    "more than {MOST_CONTAINERS} containers of this pod ask for GPU memory; make several pods of it"
-                ));
-            }
-            containers.push(asked);
-        }
+    let Some(request) = whole(pod)? else { return Ok(None) };
+    let (count, cards) = (request.containers.len(), request.cards);
+    if count > MOST_CONTAINERS {
+        return Err(format!(
+            "more than {MOST_CONTAINERS} containers of this pod ask for GPU memory, and such a pod is not placed; make \
+             several pods of it"
+        ));
     }
+    let parts = cards.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+    if parts > MOST_PARTS {
+        return Err(format!(
+            "containers with GPU memory times cards ({count} times {cards}) are {parts}, and more than {MOST_PARTS} are \
+             not placed; make several pods of it, or ask for fewer cards"
+        ));
+    }
+    Ok(Some(request))
+}
+
+/// The same, however much that is.
+fn whole(pod: &Pod) -> Result<Option<cluster::PodRequest>, String> {
+    let asked: Result<Vec<_>, _> =
+        pod.containers.iter().filter_map(|one| asked(one).transpose()).collect();
+    let containers = asked?;
     if containers.is_empty() {
         return Ok(None);
     }
@@ -104,7 +120,7 @@ pub(crate) fn candidate(pod: &Pod, request: cluster::PodRequest) -> cluster::Pod
 /// and no more: how much is what its limits give, and one that is not bound is on none.
 pub(crate) fn known(pod: &Pod) -> cluster::Pod {
     // What cannot be asked for still counts where it runs, as far as it can be counted.
-    let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::PodRequest {
+    let request = whole(pod).ok().flatten().unwrap_or_else(|| cluster::PodRequest {
         containers: pod.containers.iter().filter_map(|one| asked(one).ok().flatten()).collect(),
         cards: 1,
     });
@@ -190,6 +206,24 @@ mod tests {
                 json!({"metadata": {"name": "n", "labels": labels, "annotations": annotations}});
             let known = node(ClusterNode::parse(&object.to_string()).unwrap());
             assert_eq!(known.schedule, expected, "{object}");
+        }
+    }
+
+    /// One that was bound before there was a bound, or by its author, counts with all that it has.
+    #[test]
+    fn a_pod_of_too_many_containers_is_not_placed_and_counts_where_it_runs() {
+        for (count, cards, is_placed) in [(32, 2, true), (33, 1, false), (33, 2, false)] {
+            let one = |n| json!({"name": format!("c{n}"), "resources": {"limits": {"aliyun.com/gpu-mem": "2"}}});
+            let containers: Vec<_> = (0..count).map(one).collect();
+            let labels = json!({"aliyun.com/gpu-count": cards.to_string()});
+            let pod = json!({
+                "metadata": {"uid": "u", "name": "p", "labels": labels},
+                "spec": {"nodeName": "n1", "containers": containers},
+            });
+            let pod = Pod::parse(&pod.to_string()).unwrap();
+            assert_eq!(request(&pod).is_ok(), is_placed, "{count} on {cards}");
+            let known = known(&pod).request;
+            assert_eq!((known.containers.len(), known.cards), (count, cards));
         }
     }
 

@@ -65,6 +65,10 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
              extender what mpsgate gives, and nothing else"
         ));
     };
+    // By now: a node's handlers may have changed since the filter.
+    if let Some(why) = shared.closed(&fetched.pod)?.reason(&asked.node) {
+        return Err(format!("pod {pod} is not bound to node {}: {why}", asked.node));
+    }
     let candidate = ask::candidate(&fetched.pod, request);
     let now = now_ms();
     let reserved = {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use mpsgate_cluster::{Ledger, Reason};
-use mpsgate_kubernetes::{Change, ClusterNode, Error, Pod};
+use mpsgate_kubernetes::{Change, ClusterNode, Error, LeftOut, Pod};
 use mpsgate_model::{Layout, Placement};
 
 use crate::ask;
@@ -15,6 +15,8 @@ pub(crate) struct Source {
     pub(crate) listed_in: Option<u64>,
     /// Why nothing is heard now.
     pub(crate) error: Option<String>,
+    /// What is there and cannot be read. The rest is current all the same.
+    pub(crate) left_out: Vec<LeftOut>,
     /// Lists begun until now.
     listings: u64,
 }
@@ -99,6 +101,7 @@ impl Cluster {
                 self.node_names.remove(&name);
                 self.ledger.remove_node(&name);
             }
+            Change::LeftOut(all) => self.nodes.left_out = all,
             Change::Lost(error) => self.nodes.lost("nodes", &error),
         }
     }
@@ -140,6 +143,7 @@ impl Cluster {
                 self.pod_uids.remove(&uid);
                 self.ledger.remove_pod(&uid);
             }
+            Change::LeftOut(all) => self.pods.left_out = all,
             Change::Lost(error) => self.pods.lost("pods", &error),
         }
     }

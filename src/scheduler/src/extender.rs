@@ -1,8 +1,8 @@
 //! What kube-scheduler asks and is answered: bytes in, JSON out, the ledger between them. No I/O.
 //!
 //! Nothing that comes in is taken to be from kube-scheduler: names that are none are refused, more
-//! nodes than the cluster has are not looked for, none is looked for twice, and a search ends when
-//! its time is over.
+//! nodes than the cluster has are not looked for, none is looked for twice, and nodes in one state
+//! are searched once. A search ends when its time is over: then the nodes that are left do not do.
 
 mod list;
 pub(crate) mod names;
@@ -10,8 +10,9 @@ mod wire;
 
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use mpsgate_cluster::handlers::Closed;
 use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot, Suits};
 use mpsgate_kubernetes::Pod;
 use mpsgate_model::Mib;
@@ -29,6 +30,14 @@ const SLACK: usize = 256;
 /// nearest memory.
 const AHEAD: usize = 16;
 
+/// For a pod's search among all nodes, from when its question was read. kube-scheduler asks for one
+/// pod at a time: what one costs, every other waits. The usual ones take some 20 ms with 5,000
+/// nodes.
+const SEARCH_LIMIT: Duration = Duration::from_millis(200);
+/// Parts of a pod (containers times cards) from which on a search costs more than to see which
+/// nodes are in one state.
+const COSTLY: usize = 5;
+
 /// Nodes that are worth a thread of their own: to start one takes as long as some 30 nodes.
 const PER_THREAD: usize = 1_000;
 /// Threads of one search: kube-scheduler waits for it, and asks for one pod at a time.
@@ -42,12 +51,15 @@ pub(crate) struct Ranked {
     nodes: Vec<(String, Suits)>,
 }
 
-/// Which of the nodes have a card for the pod; what was found of them goes into `ranked`.
+/// Which of the nodes have a card for the pod; what was found of them goes into `ranked`. `closed`
+/// says which nodes a pod with GPU memory is kept from, because its containers would bypass mpsgate
+/// there.
 ///
 /// # Errors
 /// Why it cannot be said: kube-scheduler shows it.
 pub(crate) fn filter(
     ledger: &Snapshot,
+    closed: impl FnOnce(&Pod) -> Result<Closed, String>,
     body: &[u8],
     until: Instant,
     ranked: &mut Option<Ranked>,
@@ -57,8 +69,15 @@ pub(crate) fn filter(
     let mut result = Filtered::default();
     let asked = ask::request(&pod);
     let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
+    let closed = if matches!(candidate, Ok(Some(_))) { closed(&pod)? } else { Closed::default() };
+    let mut kept_from = BTreeMap::new();
+    let mut is_open = |name: &str| {
+        let Some(why) = closed.reason(name) else { return true };
+        kept_from.insert(name.to_owned(), Failed { why: why.to_owned(), unresolvable: true });
+        false
+    };
+    let search = Search::new(ledger, until);
     let mut suit = Vec::new();
-    let look = |name: &str| look(ledger, &candidate, name);
     let mut fits = |name: &str, look: Look| {
         match look {
             Look::Open => {}
@@ -74,33 +93,106 @@ pub(crate) fn filter(
     let mut names = None;
     if let Some(named) = args.node_names {
         let mut named = distinct(list::read(named, most).map_err(|error| unread(&error))?)?;
-        let looks = in_parallel(&named, |named| {
-            let mut looks = Vec::with_capacity(named.len());
-            for some in named.chunks(AHEAD) {
-                in_time(until)?;
-                ledger.look_ahead(some.iter().map(String::as_str));
-                looks.extend(some.iter().map(|name| look(name)));
-            }
-            Ok(looks)
-        })?;
-        let mut looks = looks.into_iter();
+        named.retain(|name| is_open(name));
+        let all: Vec<&str> = named.iter().map(String::as_str).collect();
+        let mut looks = search.all(&candidate, &all)?.into_iter();
         named.retain(|name| looks.next().is_some_and(|look| fits(name, look)));
         names = Some(named);
     }
     let mut whole = None;
     if let Some(nodes) = args.nodes {
         let mut items = Vec::new();
-        for (name, node) in whole_nodes(&nodes, most)? {
-            in_time(until)?;
-            if fits(&name, look(&name)) {
-                items.push(node.to_owned());
+        let mut nodes = whole_nodes(&nodes, most)?;
+        nodes.retain(|(name, _)| is_open(name));
+        let all: Vec<&str> = nodes.iter().map(|(name, _)| name.as_str()).collect();
+        for ((name, node), look) in nodes.iter().zip(search.all(&candidate, &all)?) {
+            if fits(name, look) {
+                items.push((*node).to_owned());
             }
         }
         whole = Some(Nodes { metadata: Empty {}, items });
     }
     (result.node_names, result.nodes) = (names, whole);
+    result.failed.extend(kept_from);
     *ranked = candidate.ok().flatten().map(|pod| Ranked { pod, nodes: suit });
     Ok(result)
+}
+
+/// What a pod may ask for, or why it cannot be had.
+type Candidate = Result<Option<cluster::Pod>, String>;
+
+/// A pod's search among many nodes, and when it ends.
+struct Search<'a> {
+    ledger: &'a Snapshot,
+    /// From then on there is no answer.
+    until: Instant,
+    /// From then on the answer for each further node is no.
+    end: Instant,
+}
+
+impl<'a> Search<'a> {
+    /// One that begins now.
+    fn new(ledger: &'a Snapshot, until: Instant) -> Self {
+        Self { ledger, until, end: Instant::now() + SEARCH_LIMIT }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
+    /// One look at each of the nodes. Of a pod whose search costs much nodes in one state are
+    /// searched once.
+    fn all(&self, candidate: &Candidate, nodes: &[&str]) -> Result<Vec<Look>, String> {
+        let Ok(Some(pod)) = candidate else { return self.each(candidate, nodes, AHEAD) };
+        if !is_costly(pod) {
+            return self.each(candidate, nodes, AHEAD);
+        }
+        let first = self.ledger.alike(nodes.iter().copied(), pod);
+        let is_first = |(n, (first, _)): &(usize, (&usize, &&str))| **first == *n;
+        let firsts: Vec<&str> =
+            first.iter().zip(nodes).enumerate().filter(is_first).map(|(_, (_, n))| *n).collect();
+        // The clock is looked at before each of them.
+        let mut found = self.each(candidate, &firsts, 1)?.into_iter();
+        let mut looks: Vec<Look> = Vec::with_capacity(nodes.len());
+        for (n, (first, node)) in first.iter().zip(nodes).enumerate() {
+            let look = match looks.get(*first) {
+                Some(Look::Suits(suits)) => Look::Suits(self.ledger.suits_alike(node, suits)),
+                Some(Look::Failed(failed)) => Look::Failed(failed.clone()),
+                Some(Look::Open) => Look::Open,
+                None => found.next().ok_or_else(|| format!("node {n} of them was not searched"))?,
+            };
+            looks.push(look);
+        }
+        Ok(looks)
+    }
+
+    /// The same, each by itself, and so many between two looks at the clock.
+    fn each(
+        &self,
+        candidate: &Candidate,
+        nodes: &[&str],
+        step: usize,
+    ) -> Result<Vec<Look>, String> {
+        in_parallel(nodes, |nodes| {
+            let mut looks = Vec::with_capacity(nodes.len());
+            for some in nodes.chunks(step) {
+                in_time(self.until)?;
+                if self.is_over() {
+                    looks.extend(some.iter().map(|_| Look::late()));
+                    continue;
+                }
+                self.ledger.look_ahead(some.iter().copied());
+                looks.extend(some.iter().map(|name| look(self.ledger, candidate, name)));
+            }
+            Ok(looks)
+        })
+    }
+}
+
+/// Whether it is worth seeing which nodes are in one state.
+fn is_costly(pod: &cluster::Pod) -> bool {
+    let cards = usize::try_from(pod.request.cards).unwrap_or(usize::MAX);
+    pod.request.containers.len().saturating_mul(cards) >= COSTLY
 }
 
 /// What one look at a node says of a pod.
@@ -111,7 +203,20 @@ enum Look {
     Failed(Failed),
 }
 
-fn look(ledger: &Snapshot, pod: &Result<Option<cluster::Pod>, String>, node: &str) -> Look {
+impl Look {
+    /// Of a node that the search did not come to.
+    fn late() -> Self {
+        let why = format!(
+            "not searched, as the search for one pod ends after {} ms: make several pods of it, or name its nodes \
+             (nodeSelector)",
+            SEARCH_LIMIT.as_millis()
+        );
+        // kube-scheduler need not try, node by node, whose going would help.
+        Self::Failed(Failed { why, unresolvable: true })
+    }
+}
+
+fn look(ledger: &Snapshot, pod: &Candidate, node: &str) -> Look {
     match pod {
         Ok(None) => Look::Open,
         Err(why) => Look::Failed(Failed { why: why.clone(), unresolvable: true }),
@@ -124,8 +229,8 @@ fn look(ledger: &Snapshot, pod: &Result<Option<cluster::Pod>, String>, node: &st
 
 /// `of` of each part of `all`, in its order: many nodes on several threads.
 fn in_parallel<T: Send>(
-    all: &[String],
-    of: impl Fn(&[String]) -> Result<Vec<T>, String> + Sync,
+    all: &[&str],
+    of: impl Fn(&[&str]) -> Result<Vec<T>, String> + Sync,
 ) -> Result<Vec<T>, String> {
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
     let threads = threads.min(all.len().div_ceil(PER_THREAD));
@@ -209,23 +314,41 @@ fn scores(
     }
     let ranked = ranked.filter(|ranked| Some(&ranked.pod) == candidate);
     let mut found = ranked.map(|ranked| ranked.nodes).unwrap_or_default().into_iter().peekable();
-    let score = |host: String| {
+    let search = Search::new(ledger, until);
+    let alike = candidate.filter(|pod| is_costly(pod)).map(|pod| {
+        let hosts = hosts.iter().map(String::as_str);
+        ledger.alike(hosts, pod)
+    });
+    let mut scores: Vec<Option<u8>> = Vec::with_capacity(hosts.len());
+    let score = |(n, host): (usize, String)| {
         in_time(until)?;
         let found = found.next_if(|(name, _)| *name == host);
-        let score = match found.and_then(|(_, suits)| ledger.still(&host, &suits)) {
+        let known = found.and_then(|(_, suits)| ledger.still(&host, &suits));
+        let first = alike.as_ref().and_then(|alike| alike.get(n));
+        let known = known.or_else(|| scores.get(*first?).copied());
+        let score = match known {
             Some(score) => score,
+            // Not the best, whatever it is.
+            None if search.is_over() => None,
             None => candidate.and_then(|candidate| ledger.score(&host, candidate)),
         };
+        scores.push(score);
         Ok(HostPriority { host, score: score.map_or(0, i64::from) })
     };
-    hosts.into_iter().map(score).collect()
+    hosts.into_iter().enumerate().map(score).collect()
 }
 
-/// On which of the nodes the pod fits once the victims are gone.
+/// On which of the nodes the pod fits once the victims are gone. `closed` as in [`filter`]: a
+/// kube-scheduler before 1.21 proposes those nodes, too.
 ///
 /// # Errors
 /// Why it cannot be said.
-pub(crate) fn preempt(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<Preempted, String> {
+pub(crate) fn preempt(
+    ledger: &Snapshot,
+    closed: impl FnOnce(&Pod) -> Result<Closed, String>,
+    body: &[u8],
+    until: Instant,
+) -> Result<Preempted, String> {
     let Preemption { pod, victims, meta_victims } = read(body)?;
     let pod = Pod::parse(pod.get()).map_err(|error| unread(&error))?;
     let of_meta = meta_victims.unwrap_or_default().into_iter().filter_map(|(node, victims)| {
@@ -243,7 +366,9 @@ pub(crate) fn preempt(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<
         // Nobody's going helps.
         Err(_) => return Ok(Preempted::default()),
     };
+    let closed = if candidate.is_some() { closed(&pod)? } else { Closed::default() };
     let (mut fitting, mut seen, most) = (BTreeMap::new(), 0, most_nodes(ledger));
+    let search = Search::new(ledger, until);
     for (node, uids, pdb_violations) in of_meta.chain(of_pods) {
         in_time(until)?;
         seen += 1;
@@ -258,6 +383,7 @@ pub(crate) fn preempt(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<
         }
         let uids = match &candidate {
             None => uids,
+            Some(_) if search.is_over() || closed.reason(&node).is_some() => continue,
             Some(candidate) => match ledger.victims(&node, candidate, &uids) {
                 Some(uids) => uids,
                 None => continue,
@@ -351,13 +477,14 @@ pub fn parse_any(body: &[u8]) {
     let ledger = Ledger::new(mpsgate_model::Placement::Binpack).snapshot();
     let until = Instant::now() + crate::desk::ANSWER_LIMIT;
     let mut ranked = None;
-    if let Ok(filtered) = filter(&ledger, body, until, &mut ranked) {
+    let closed = |_: &Pod| Ok(Closed::default());
+    if let Ok(filtered) = filter(&ledger, closed, body, until, &mut ranked) {
         for name in filtered.node_names.iter().flatten().chain(filtered.failed.keys()) {
             assert!(is_name(name), "{name}");
         }
         let _ = serde_json::to_vec(&filtered);
     }
-    let _ = (prioritize(&ledger, body, until, ranked), preempt(&ledger, body, until));
+    let _ = (prioritize(&ledger, body, until, ranked), preempt(&ledger, closed, body, until));
     let _ = prioritize_claims(&ledger, body, until, |pod| {
         assert!(is_namespace(&pod.namespace) && pod.claims.iter().all(|name| is_name(name)));
         Ok(pod.claims.iter().map(|claim| Mib(claim.len() as u64)).collect())

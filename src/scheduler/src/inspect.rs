@@ -2,12 +2,15 @@
 //! GiB as its tools read it, with exact numbers beside.
 
 use mpsgate_cluster::{Snapshot, Usage};
+use mpsgate_kubernetes::LeftOut;
 use mpsgate_model::Mib;
 use serde::Serialize;
 
 use crate::extender::names::shown;
 
 const GIB: u64 = 1024;
+/// Of those that cannot be read, so many are named.
+const NAMED: usize = 100;
 
 /// The whole answer.
 #[derive(Debug, Serialize)]
@@ -15,6 +18,9 @@ pub(crate) struct Inspected {
     pub(crate) nodes: Vec<InspectedNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// What the API server has and nobody can read, each with its reason.
+    #[serde(rename = "leftOut", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left_out: Vec<String>,
 }
 
 /// One node.
@@ -62,19 +68,26 @@ pub(crate) struct InspectedPod {
 }
 
 /// All nodes with cards, or one of them; with the pods' uids or without.
-pub(crate) fn inspect(ledger: &Snapshot, only: Option<&str>, uids: bool) -> Inspected {
+pub(crate) fn inspect(
+    ledger: &Snapshot,
+    left_out: &[LeftOut],
+    only: Option<&str>,
+    uids: bool,
+) -> Inspected {
+    let left_out = left_out.iter().take(NAMED).map(LeftOut::to_string).collect();
     let one = |name: &str| ledger.cards(name).map(|cards| node(name, &cards, uids));
     match only {
         Some(name) => {
             let found = one(name);
             let error = found.is_none().then(|| format!("node {} is not known", shown(name)));
-            Inspected { nodes: found.into_iter().collect(), error }
+            Inspected { nodes: found.into_iter().collect(), error, left_out }
         }
         None => {
             let with_cards = |node: &InspectedNode| !node.devs.is_empty();
             Inspected {
                 nodes: ledger.nodes().filter_map(one).filter(with_cards).collect(),
                 error: None,
+                left_out,
             }
         }
     }

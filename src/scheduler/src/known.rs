@@ -1,5 +1,7 @@
-//! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's
-//! handlers lead. Told by the watches of nodes and RuntimeClasses; decides nothing.
+//! What webhook and extender know of the cluster's handlers: which one a RuntimeClass names, and
+//! where each node's lead. Told by the watches of nodes and RuntimeClasses; decides nothing.
+
+use std::sync::Arc;
 
 use mpsgate_cluster::handlers::Known;
 use mpsgate_kubernetes::{Change, ClusterNode};
@@ -10,30 +12,42 @@ use crate::cluster::Source;
 /// As it came in until now.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    pub(crate) known: Known,
-    /// How the watch of RuntimeClasses stands. Nobody waits for it: without it a class is unknown,
-    /// and refuses nobody.
-    classes: Source,
+    /// Whoever reads it keeps nobody waiting: a change beside that is made in a copy.
+    pub(crate) known: Arc<Known>,
+    /// How the watch of RuntimeClasses stands. Without it a class is unknown: the webhook refuses
+    /// nobody, and the extender places no pod of a class while a handler bypasses mpsgate anywhere.
+    pub(crate) classes: Source,
 }
 
 impl Seen {
     /// What the watch of nodes tells.
     pub(crate) fn tell_node(&mut self, change: &Change<ClusterNode>) {
-        let nodes = &mut self.known.nodes;
         match change {
-            Change::Listing | Change::Lost(_) => {}
-            Change::Listed(all) => *nodes = all.iter().filter_map(node).collect(),
-            Change::Put(one) => match node(one) {
-                Some((name, node)) => drop(nodes.insert(name, node)),
-                None => drop(nodes.remove(&one.name)),
-            },
-            Change::Gone(name) => drop(nodes.remove(name)),
+            Change::Listing | Change::LeftOut(_) | Change::Lost(_) => {}
+            Change::Listed(all) => {
+                Arc::make_mut(&mut self.known).nodes = all.iter().filter_map(node).collect();
+            }
+            Change::Put(one) => self.put(&one.name, one.shared.clone()),
+            Change::Gone(name) => self.put(name, None),
+        }
+    }
+
+    /// Most of what nodes write changes nothing here.
+    fn put(&mut self, name: &str, node: Option<GpuNode>) {
+        if self.known.nodes.get(name) == node.as_ref() {
+            return;
+        }
+        let nodes = &mut Arc::make_mut(&mut self.known).nodes;
+        match node {
+            Some(node) => drop(nodes.insert(name.to_owned(), node)),
+            None => drop(nodes.remove(name)),
         }
     }
 
     /// What the watch of RuntimeClasses tells.
     pub(crate) fn tell_class(&mut self, change: Change<RuntimeClass>) {
-        let classes = self.known.classes.get_or_insert_default();
+        let known = Arc::make_mut(&mut self.known);
+        let classes = known.classes.get_or_insert_default();
         match change {
             Change::Listing => {}
             Change::Listed(all) => {
@@ -42,10 +56,11 @@ impl Seen {
             }
             Change::Put(one) => drop(classes.insert(one.name.clone(), one)),
             Change::Gone(name) => drop(classes.remove(&name)),
+            Change::LeftOut(all) => self.classes.left_out = all,
             Change::Lost(error) => self.classes.lost("RuntimeClasses", &error),
         }
         if self.classes.listed_in.is_none() {
-            self.known.classes = None;
+            known.classes = None;
         }
     }
 }
@@ -67,7 +82,6 @@ mod tests {
     fn node(name: &str, annotations: Value) -> ClusterNode {
         let node = json!({
             "metadata": {"name": name, "labels": {"mpsgate.io/shared": "true"}, "annotations": annotations},
-            "spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}, {"key": "soft", "effect": "PreferNoSchedule"}]},
         });
         ClusterNode::parse(&node.to_string()).unwrap()
     }
@@ -90,7 +104,7 @@ mod tests {
         let n1 = &seen.known.nodes["n1"];
         let handlers = n1.handlers.as_ref().unwrap();
         assert!(handlers.leads("a") && !handlers.leads("b") && handlers.round.contains("c"));
-        assert_eq!(n1.taints.len(), 2);
+        assert!(!n1.is_switched, "mpsgated writes this label");
         assert!(seen.known.nodes["n2"].handlers.is_err());
         seen.tell_node(&Change::Put(node("n2", json!({"mpsgate.io/handlers": "no"}))));
         assert!(
@@ -102,6 +116,31 @@ mod tests {
         }));
         seen.tell_node(&Change::Gone("n1".to_owned()));
         assert!(seen.known.nodes.is_empty());
+    }
+
+    #[test]
+    fn a_node_is_switched_by_a_label_that_mpsgated_does_not_write() {
+        for (labels, annotations, expected) in [
+            (json!({"ack.node.gpu.schedule": "mps"}), json!({}), Some(true)),
+            (json!({"ack.node.gpu.schedule": "share"}), json!({}), Some(true)),
+            (json!({"nos.nebuly.com/gpu-partitioning": "mps"}), json!({}), Some(true)),
+            (json!({"ack.node.gpu.schedule": "cgpu"}), json!({}), None),
+            (json!({}), json!({}), None),
+            (json!({"mpsgate.io/shared": "true"}), json!({}), Some(false)),
+            (json!({}), json!({"mpsgate.io/cards": "x"}), Some(false)),
+            (
+                json!({"ack.node.gpu.schedule": "cgpu"}),
+                json!({"mpsgate.io/cards": "x"}),
+                Some(false),
+            ),
+            // mpsgate is being removed from it.
+            (json!({"ack.node.gpu.schedule": "mps"}), json!({"mpsgate.io/removal": "true"}), None),
+        ] {
+            let node =
+                json!({"metadata": {"name": "n", "labels": labels, "annotations": annotations}});
+            let node = ClusterNode::parse(&node.to_string()).unwrap();
+            assert_eq!(node.shared.map(|one| one.is_switched), expected, "{labels} {annotations}");
+        }
     }
 
     #[test]

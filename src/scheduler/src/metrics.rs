@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mpsgate_cluster::Snapshot;
+use mpsgate_kubernetes::LeftOut;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text};
 use prometheus_client::metrics::MetricType;
@@ -50,7 +51,8 @@ impl Metrics {
         self.seconds.get_or_create(&Verb { verb }).observe(took.as_secs_f64());
     }
 
-    /// All of it, as `OpenMetrics` 1.0.
+    /// All of it, as `OpenMetrics` 1.0: names are without the prefix, which the registry sets also
+    /// before those of a collector.
     pub(crate) fn render(&self, now: Now) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("mpsgate_scheduler");
         registry.register("requests", "Questions of kube-scheduler", self.requests.clone());
@@ -68,6 +70,7 @@ pub(crate) struct Now {
     pub(crate) active: bool,
     pub(crate) ready: bool,
     pub(crate) ledger: Snapshot,
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 impl Collector for Now {
@@ -87,32 +90,21 @@ impl Collector for Now {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
-        gauge(
-            concat!("mpsgate_scheduler_", "active"),
-            "Whether this replica binds pods",
-            self.active.into(),
-        )?;
-        gauge(
-            concat!("mpsgate_scheduler_", "ready"),
-            "Whether nodes and pods are as the API server has them",
-            self.ready.into(),
-        )?;
-        gauge(concat!("mpsgate_scheduler_", "nodes"), "Nodes that report cards", nodes)?;
-        gauge(concat!("mpsgate_scheduler_", "cards"), "Cards that nodes report", count)?;
-        gauge(
-            concat!("mpsgate_scheduler_", "cards_unhealthy"),
-            "Cards that take no pods",
-            unhealthy,
-        )?;
-        gauge(
-            concat!("mpsgate_scheduler_", "memory_total_bytes"),
-            "GPU memory that can be given",
-            total.saturating_mul(MIB),
-        )?;
-        gauge(
-            concat!("mpsgate_scheduler_", "memory_used_bytes"),
-            "GPU memory that is given",
-            used.saturating_mul(MIB),
-        )
+        gauge("active", "Whether this replica binds pods", self.active.into())?;
+        gauge("ready", "Whether nodes and pods are as the API server has them", self.ready.into())?;
+        gauge("nodes", "Nodes that report cards", nodes)?;
+        gauge("cards", "Cards that nodes report", count)?;
+        gauge("cards_unhealthy", "Cards that take no pods", unhealthy)?;
+        gauge("memory_total_bytes", "GPU memory that can be given", total.saturating_mul(MIB))?;
+        gauge("memory_used_bytes", "GPU memory that is given", used.saturating_mul(MIB))?;
+        let help = "Objects of the API server that cannot be read";
+        let mut family =
+            encoder.encode_descriptor("objects_left_out", help, None, MetricType::Gauge)?;
+        for kind in ["Node", "Pod", "RuntimeClass"] {
+            let count = self.left_out.iter().filter(|one| one.kind == kind).count();
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            family.encode_family(&[("kind", kind)])?.encode_gauge(&count)?;
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -12,6 +12,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use mpsgate_cluster::Snapshot;
 use mpsgate_cluster::handlers::Known;
+use mpsgate_kubernetes::Pod;
+use mpsgate_model::printable;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
@@ -22,6 +24,10 @@ use crate::metrics::Now;
 use crate::shared::Shared;
 use crate::webhook::{self, Mutation};
 use crate::{bind, claims, inspect};
+
+/// For a review to be answered, from its first byte on. The API server waits for 3 s by default
+/// (`timeoutSeconds`): what is done later nobody reads.
+const REVIEW_LIMIT: Duration = Duration::from_millis(2_500);
 
 /// The body of a bind: four names.
 const BIND_BODY: usize = 1 << 14;
@@ -71,8 +77,10 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
         post(async move |State(shared): Shares, request: Request<Body>| {
             let began = Instant::now();
             let cluster = Arc::clone(&shared);
-            let reviewed = desk.ask(request, move |body, _| {
-                review(body, &mutation, &cluster.seen().known).map_err(|error| error.to_string())
+            let reviewed = desk.ask(request, move |body, until| {
+                let until = until.min(began + REVIEW_LIMIT);
+                let known = cluster.known();
+                review(body, &mutation, &known, until).map_err(|error| error.to_string())
             });
             let result = reviewed.await.flatten();
             shared.metrics.answered(verb, result.is_ok(), began.elapsed());
@@ -86,21 +94,22 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
         .route(webhook::VALIDATE, route("validate", webhook::validate))
         .route(
             webhook::MUTATE,
-            route("mutate", |body, mutation, _| webhook::mutate(body, mutation)),
+            route("mutate", |body, mutation, _, until| webhook::mutate(body, mutation, until)),
         )
         .route("/healthz", get(async || text(StatusCode::OK, "ok\n")))
         .with_state(shared)
 }
 
-type Review = fn(&[u8], &Mutation, &Known) -> Result<Vec<u8>, webhook::Unreadable>;
+type Review = fn(&[u8], &Mutation, &Known, Instant) -> Result<Vec<u8>, webhook::Unreadable>;
 
 async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let ranked = Arc::clone(&shared);
+    let known = Arc::clone(&shared);
     let asked = search(&shared, request, move |ledger, body, until| {
         let mut found = None;
-        let filtered = extender::filter(ledger, body, until, &mut found);
-        ranked.rank(found);
+        let closed = |pod: &Pod| known.closed(pod);
+        let filtered = extender::filter(ledger, closed, body, until, &mut found);
+        known.rank(found);
         filtered
     });
     let asked = asked.await;
@@ -135,7 +144,11 @@ async fn prioritize_claims(State(shared): Shares, request: Request<Body>) -> Res
 
 async fn preempt(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let result = search(&shared, request, extender::preempt).await;
+    let known = Arc::clone(&shared);
+    let result = search(&shared, request, move |ledger, body, until| {
+        extender::preempt(ledger, |pod| known.closed(pod), body, until)
+    });
+    let result = result.await;
     shared.metrics.answered("preempt", result.is_ok(), began.elapsed());
     or_bad_request(&shared.desk, result)
 }
@@ -198,7 +211,9 @@ async fn inspected(
 ) -> Response<Body> {
     let ledger = Arc::clone(&shared);
     let shown = shared.looks.run(move || {
-        inspect::inspect(&ledger.read().ledger.snapshot(), node.as_deref(), peer.verified)
+        let left_out = ledger.left_out();
+        let snapshot = ledger.read().ledger.snapshot();
+        inspect::inspect(&snapshot, &left_out, node.as_deref(), peer.verified)
     });
     match shown.await {
         Ok(shown) => json(&shared.desk, &shown),
@@ -225,7 +240,8 @@ async fn scrape(State(shared): Shares) -> Response<Body> {
     let look = move || {
         let (active, ready) = (looked.is_active(), looked.unready().is_none());
         let ledger = looked.read().ledger.snapshot();
-        looked.metrics.render(Now { active, ready, ledger })
+        let left_out = looked.left_out();
+        looked.metrics.render(Now { active, ready, ledger, left_out })
     };
     match shared.scrapes.run(look).await {
         Ok(Ok(open)) => reply(&shared.desk, StatusCode::OK, OPEN_METRICS, open),
@@ -244,7 +260,7 @@ fn or_bad_request<T: Serialize>(desk: &Desk, result: Result<T, String>) -> Respo
 
 fn json(desk: &Desk, answer: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(answer) {
-        Ok(body) => reply(desk, StatusCode::OK, JSON, body),
+        Ok(body) => reply(desk, StatusCode::OK, JSON, printable::json(body)),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
     }
 }

@@ -135,7 +135,7 @@ pub async fn serve(
     log::info!(address:% = arguments.listen, placement:? = arguments.placement; "mpsgate-scheduler runs");
     tokio::select! {
         () = until => {}
-        () = watches(&shared, &settings, arguments.webhook_listen.is_some()) => {}
+        () = watches(&shared, &settings) => {}
         () = leading::watch_over(&shared, &active) => {}
         () = kept(certificate) => {}
     }
@@ -233,6 +233,7 @@ async fn reviews(
         host_ipc: arguments.webhook_host_ipc,
         scheduler_name: arguments.webhook_scheduler_name.clone(),
         replaced_schedulers: arguments.webhook_replaces.clone(),
+        steered_schedulers: arguments.webhook_steers.clone(),
         scheduler_account: arguments.webhook_scheduler_account.clone(),
         ipc: arguments.webhook_ipc,
         exempt: arguments.webhook_exempt.clone(),
@@ -259,8 +260,8 @@ async fn after_sync(shared: Arc<Shared>, take_part: impl Future<Output = ()>) {
     }
 }
 
-/// All watches, for ever; begun anew with each term. `reviews`: there is a webhook.
-async fn watches(shared: &Shared, settings: &Settings, reviews: bool) {
+/// All watches, for ever; begun anew with each term.
+async fn watches(shared: &Shared, settings: &Settings) {
     let mut terms = shared.term.subscribe();
     loop {
         let term = *terms.borrow_and_update();
@@ -273,17 +274,10 @@ async fn watches(shared: &Shared, settings: &Settings, reviews: bool) {
             log_listed("pods", &change);
             shared.write().tell_pod(change, term);
         });
-        // Only the webhook asks for them, and nobody waits for it.
-        let classes = Box::pin(async {
-            if !reviews {
-                std::future::pending::<()>().await;
-            }
-            runtime_classes(settings, |change| {
-                log_listed("RuntimeClasses", &change);
-                shared.write_seen().tell_class(change);
-            })
-            .await
-        });
+        let classes = Box::pin(runtime_classes(settings, |change| {
+            log_listed("RuntimeClasses", &change);
+            shared.write_seen().tell_class(change);
+        }));
         tokio::select! {
             never = classes => match never {},
             never = nodes => match never {},

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use mpsgate_cluster::Snapshot;
-use mpsgate_kubernetes::{Binder, Claims, Lead, LeaseSettings, Settings};
+use mpsgate_cluster::handlers::{Closed, Known};
+use mpsgate_kubernetes::{Binder, Claims, Lead, LeaseSettings, LeftOut, Pod, Settings};
 use mpsgate_model::Placement;
 use tokio::sync::{Semaphore, watch};
 
@@ -31,7 +32,7 @@ const LESS: &str = "set nodeCacheCapable: true for this extender, or raise --max
 #[derive(Debug)]
 pub(crate) struct Shared {
     cluster: RwLock<Cluster>,
-    /// For the webhook. Another lock: reviews wait for no search of the ledger.
+    /// Where handlers lead. Another lock: reviews wait for no search of the ledger.
     seen: RwLock<Seen>,
     pub(crate) binder: Binder,
     /// Read when kube-scheduler asks about a pod that has some.
@@ -91,13 +92,27 @@ impl Shared {
         self.cluster.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the webhook knows of nodes and RuntimeClasses.
+    /// What is known of handlers: of nodes and RuntimeClasses.
     pub(crate) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn write_seen(&self) -> RwLockWriteGuard<'_, Seen> {
         self.seen.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of handlers. A review may take its time over it.
+    pub(crate) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.seen().known)
+    }
+
+    /// The nodes that a pod with GPU memory is kept from, because its containers would bypass
+    /// mpsgate there.
+    ///
+    /// # Errors
+    /// Its RuntimeClass is not known.
+    pub(crate) fn closed(&self, pod: &Pod) -> Result<Closed, String> {
+        self.known().closed(pod.class.as_deref())
     }
 
     /// The ledger as it is now, to be searched without keeping anybody from it. What was whole once
@@ -154,6 +169,14 @@ impl Shared {
             }
             _ => "no replica has the lease yet; try again".to_owned(),
         })
+    }
+
+    /// What is there and cannot be read, whatever it is.
+    pub(crate) fn left_out(&self) -> Vec<LeftOut> {
+        let mut all = self.seen().classes.left_out.clone();
+        let cluster = self.read();
+        all.extend(cluster.nodes.left_out.iter().chain(&cluster.pods.left_out).cloned());
+        all
     }
 
     /// Whether questions can be answered truly; else why not.

@@ -3,12 +3,15 @@
 //!
 //! Pure: bytes of an AdmissionReview (`admission.k8s.io/v1`) in, bytes of one out. Must never talk,
 //! nor stop a pod by a fault of its own: nodes enforce in any case, so what cannot be read is
-//! allowed, with a warning. Called by the HTTP server, at [`VALIDATE`] and [`MUTATE`].
+//! allowed, with a warning, unless it shows something of GPUs: then its author made it so
+//! (`unseen`). How much is looked at is bounded (`bounds`). Called by the HTTP server, at
+//! [`VALIDATE`] and [`MUTATE`].
 //!
 //! | object | [`VALIDATE`] | [`MUTATE`] |
 //! |---|---|---|
 //! | a new pod | refused as a node refuses, or warned of | `hostIPC`, `schedulerName` if set so |
 //! | annotations of a pod's placement | refused, unless the scheduler's account sets them | – |
+//! | tolerations of a pod that waits | its handler is evaluated anew | – |
 //! | a new ephemeral container | the same, for it alone | – |
 //! | a new or changed template of pods | warned of | – |
 //! | anything else | allowed | allowed |
@@ -17,17 +20,22 @@
 //! refuse it would stop whoever only scales it, and its pods are evaluated anyway
 //! ([`mpsgate_cluster::admission`]).
 
+mod bounds;
 mod kept;
 mod object;
 mod patch;
 mod placement;
 mod reply;
 mod shape;
+mod unseen;
 mod wire;
+
+use std::time::Instant;
 
 use mpsgate_cluster::admission::{self, Evaluated, Said};
 use mpsgate_cluster::handlers::Known;
 
+use bounds::Unseen;
 use object::Subject;
 pub use patch::Mutation;
 use reply::Reply;
@@ -49,24 +57,34 @@ pub enum Unreadable {
     /// JSON, but nobody could know which question an answer belongs to.
     #[error("the body is no AdmissionReview: it has no request.uid")]
     NoUid,
+    /// The caller does not wait any longer.
+    #[error("the time for this review is over; try again")]
+    Late,
 }
 
 /// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template
 /// `mutation` says what its pods will have. `known` is what is known of the cluster's nodes and
-/// RuntimeClasses.
+/// RuntimeClasses. It answers `until` then.
 ///
 /// # Errors
-/// Where the body is no review at all.
-pub fn validate(body: &[u8], mutation: &Mutation, known: &Known) -> Result<Vec<u8>, Unreadable> {
+/// Where the body is no review at all, or the time is over.
+pub fn validate(
+    body: &[u8],
+    mutation: &Mutation,
+    known: &Known,
+    until: Instant,
+) -> Result<Vec<u8>, Unreadable> {
     let request = read(body)?;
     let reply = Reply::to(&request)?;
-    Ok(match Subject::of(&request, mutation) {
-        Err(why) => reply.warn(why),
+    Ok(match Subject::of(&request, mutation, until) {
+        Err(Unseen::Late) => return Err(Unreadable::Late),
+        Err(why) => why.answer(reply, &request),
         Ok(Subject::Nothing) => reply,
         Ok(Subject::Pod { pod, forged, .. }) => {
             said(reply, with(forged, admission::evaluate(&pod, known, mutation.ipc)), true)
         }
         Ok(Subject::Forged(why)) => said(reply, with(Some(why), Evaluated::default()), true),
+        Ok(Subject::Opened(pod)) => said(reply, admission::evaluate_way(&pod, known), true),
         Ok(Subject::Ephemeral { pod, new }) => {
             let Evaluated { mut refused, mut warned } =
                 admission::evaluate(&pod, known, mutation.ipc);
@@ -82,20 +100,22 @@ pub fn validate(body: &[u8], mutation: &Mutation, known: &Known) -> Result<Vec<u
     .render())
 }
 
-/// Answers a review at [`MUTATE`]; refuses nothing.
+/// Answers a review at [`MUTATE`]; refuses nothing. It answers `until` then.
 ///
 /// # Errors
-/// Where the body is no review at all.
-pub fn mutate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
+/// Where the body is no review at all, or the time is over.
+pub fn mutate(body: &[u8], mutation: &Mutation, until: Instant) -> Result<Vec<u8>, Unreadable> {
     let request = read(body)?;
     let reply = Reply::to(&request)?;
-    Ok(match Subject::of(&request, mutation) {
+    Ok(match Subject::of(&request, mutation, until) {
+        Err(Unseen::Late) => return Err(Unreadable::Late),
         // Validation says it.
         Err(_) => reply,
         Ok(Subject::Pod { pod, scheduling, .. }) => reply.patch(mutation.patch(&pod, &scheduling)),
         Ok(
             Subject::Nothing
             | Subject::Forged(_)
+            | Subject::Opened(_)
             | Subject::Ephemeral { .. }
             | Subject::Template { .. },
         ) => reply,

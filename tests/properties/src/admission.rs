@@ -1,6 +1,7 @@
 //! What the API server posts to the admission webhook.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use mpsgate_cluster::handlers::Known;
 use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
@@ -12,7 +13,7 @@ fn known() -> Known {
     let class = RuntimeClass { handler: "nvidia".to_owned(), ..RuntimeClass::default() };
     let handlers =
         HandlerReport { round: ["nvidia".to_owned()].into(), ..HandlerReport::default() };
-    let node = GpuNode { labels: BTreeMap::new(), taints: Vec::new(), handlers: Ok(handlers) };
+    let node = GpuNode { labels: BTreeMap::new(), is_switched: true, handlers: Ok(handlers) };
     Known {
         classes: Some([("nvidia".to_owned(), class)].into()),
         nodes: [("n1".to_owned(), node)].into(),
@@ -33,8 +34,11 @@ pub(crate) fn admission_review(data: &[u8]) {
     let uid = body.as_ref().and_then(|body| body.pointer("/request/uid")?.as_str());
     let uid = uid.filter(|uid| !uid.is_empty());
     let once = body.as_ref().map(Value::to_string);
-    let answers =
-        |data: &[u8]| [(validate(data, &mutation, &known), false), (mutate(data, &mutation), true)];
+    let later = || Instant::now() + Duration::from_secs(60);
+    let answers = |data: &[u8]| {
+        let validated = validate(data, &mutation, &known, later());
+        [(validated, false), (mutate(data, &mutation, later()), true)]
+    };
     if let Some(once) = &once {
         for (answer, _) in answers(once.as_bytes()) {
             assert_eq!(answer.is_ok(), uid.is_some());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use mpsgate_dra::{Grant, device_id, file, file_name, read, status};
+use mpsgate_dra::{Grant, Here, device_id, file, file_name, news, read, status};
 use mpsgate_model::{ClaimName, ComputeShare, GpuUuid, PreparedClaim, Refusal};
 
 use crate::text;
@@ -16,7 +16,7 @@ pub(crate) fn dra_claim(data: &[u8]) {
         assert!(grant.compute.is_none_or(|ComputeShare(share)| (1..=100).contains(&share)));
         assert!(text.contains("mpsgate.io/v1alpha1") || text.contains('\\'));
     }
-    let Ok(claim) = serde_json::from_str::<ResourceClaim>(text) else { return };
+    let Ok(claim) = mpsgate_kubernetes::parse_claim(text) else { return };
     let metadata = claim.metadata.clone();
     let asked = ClaimName {
         namespace: metadata.namespace.unwrap_or_default(),
@@ -24,8 +24,14 @@ pub(crate) fn dra_claim(data: &[u8]) {
         uid: metadata.uid.unwrap_or_default(),
     };
     let card_of = |device: &str| GpuUuid::parse(&device.replacen("gpu", "GPU", 1)).ok();
-    match read(&claim, &asked, "gpu-node-1", &card_of) {
-        Ok(prepared) => taken(&claim, &prepared),
+    let here =
+        Here { pool: "gpu-node-1", card_of: &card_of, prepared: None, extended_resources: true };
+    match read(&claim, &asked, &here) {
+        Ok(prepared) => {
+            taken(&claim, &prepared);
+            let again = Here { prepared: Some(&prepared), extended_resources: false, ..here };
+            assert_eq!(read(&claim, &asked, &again).ok(), Some(prepared), "asked again");
+        }
         Err(refusal) => shown(&refusal),
     }
 }
@@ -76,6 +82,8 @@ fn shown(refusal: &Refusal) {
         priority: mpsgate_model::Priority::Normal,
     };
     let status = status(&share, Err(refusal), "2026-09-01T12:00:00Z");
+    let shown = [status.clone()];
+    assert_eq!(news(vec![status.clone()], &shown), [], "it is shown already");
     let [condition] = &status.conditions.unwrap()[..] else { panic!("not one condition") };
     assert!(condition.message.len() <= 32_768 && !condition.reason.is_empty());
 }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{ClusterNode, Container, Lifecycle, Limits, Placed, Pod, parse_handlers};
+use mpsgate_kubernetes::{
+    ClusterNode, Container, Lifecycle, Limits, Placed, Pod, fuzz, parse_claim, parse_handlers,
+};
 use mpsgate_model::Kind;
+use serde_json::value::RawValue;
 
 /// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index,
 /// the rest V2's JSON. Cards come from what is written, and from nowhere else.
@@ -27,6 +30,7 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         namespace: "n".to_owned(),
         name: "p".to_owned(),
         node: None,
+        class: None,
         static_hash: None,
         acknowledged: false,
         finished: false,
@@ -74,5 +78,39 @@ pub(crate) fn extender(data: &[u8]) {
     }
     if let Ok(node) = ClusterNode::parse(text) {
         assert!(node.cards.is_empty() || node.unreadable.is_none());
+    }
+}
+
+/// An object of the API server, which some tenant or node wrote: among others of its list it keeps
+/// nobody from them, it is read or named, and in a place that nobody reads it changes nothing.
+pub(crate) fn api_objects(data: &[u8]) {
+    let Some(text) = crate::text(data) else { return };
+    let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
+    for kind in ["pods", "nodes", "leases", "resourceslices", "runtimeclasses"] {
+        let good = |name: &str, more: &str| {
+            format!(r#"{{"metadata":{{"name":"{name}"{more}}},"spec":{{}}}}"#)
+        };
+        let (first, last) = (good("first", ""), good("last", ""));
+        let Ok(items) = fuzz::page(kind, &format!(r#"{{"items":[{first},{text},{last}]}}"#)) else {
+            assert!(!is_json, "{kind}");
+            continue;
+        };
+        // What is no JSON may close one object and open another.
+        if !is_json {
+            continue;
+        }
+        let [Ok(before), found, Ok(after)] = &items[..] else { panic!("{kind}: {items:?}") };
+        assert_eq!((before.as_str(), after.as_str()), ("first", "last"));
+        if let Err(left) = found {
+            assert!(!left.name.is_empty() && !left.name.contains(char::is_control), "{left}");
+            assert!(!left.why.is_empty() && !left.why.contains(char::is_control), "{left}");
+        }
+        let beside = good("beside", &format!(r#","managedFields":{text}"#));
+        let items = fuzz::page(kind, &format!(r#"{{"items":[{beside}]}}"#)).unwrap();
+        assert_eq!(items, [Ok("beside".to_owned())], "{kind}");
+    }
+    if is_json {
+        let claim = format!(r#"{{"metadata":{{"name":"c","managedFields":{text}}},"spec":{{}}}}"#);
+        assert!(parse_claim(&claim).is_ok());
     }
 }

@@ -36,6 +36,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target. `tests/corpus.rs` compares the list with the corpora and the fuzz targets.
 pub const TARGETS: &[Target] = &[
     ("admission_review", admission::admission_review),
+    ("api_objects", kubernetes::api_objects),
     ("argv", argv::argv),
     ("cdi", cdi::cdi),
     ("chosen_cards", kubernetes::chosen_cards),

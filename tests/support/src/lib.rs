@@ -1,15 +1,18 @@
-//! What the tests of all crates share: skips with a name, waiting with a limit, golden text, and
-//! programs that are built for a test. A dev-dependency only; it knows nothing of the product.
+//! What the tests of all crates share: skips with a name, waiting with a limit, golden text,
+//! hostile text, and programs that are built for a test. A dev-dependency only; it knows nothing of
+//! the product.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 pub mod golden;
+mod hostile;
 mod lease;
 mod process;
 pub mod programs;
 
+pub use hostile::{ODD, assert_printable, odd};
 pub use lease::{can_be_leased, leased};
 pub use process::Spawned;
 

@@ -12,6 +12,7 @@ use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
 use mpsgate_model::{GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
 use mpsgate_mps::{Capabilities, MpsState, WedgeCause};
+use mpsgate_testing::{ODD, assert_printable, odd};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
 use super::facts::*;
@@ -117,6 +118,7 @@ fn followed(problem: Option<&str>, events_dropped: u64) -> ApiServerStatus {
         problem: problem.map(ToOwned::to_owned),
         hint: problem.map(|_| "look there".to_owned()),
         events_dropped,
+        left_out: Vec::new(),
     }
 }
 
@@ -326,6 +328,7 @@ const BROKEN: &[Broken] = &[
     ("slurm", |f| f.daemon.as_mut().unwrap().slurm = Some(vec!["Slurm has 20 shards".into()]), WARN, "Slurm has 20 shards", "gres.conf"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
+    ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(ApiServerStatus { left_out: vec!["Pod n/p: x".to_owned()], ..followed(None, 0) }), WARN, "2 pods are known; 1 cannot be read: Pod n/p: x", "kubectl get"),
     ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),
     ("ledger", |f| f.ledger = trouble("ledger.json is no ledger"), FAIL, "no ledger", "journalctl"),
     ("enabled", |f| f.enabled = trouble("managed.json is no list"), FAIL, "no list", "journalctl"),
@@ -535,6 +538,20 @@ fn the_text_says_simulated_first_and_counts_at_the_end() {
     assert!(text.ends_with(" ok, 1 warn, 0 fail, 2 skip\n"), "{text}");
     assert!(!text.contains('\x1b'));
     assert!(report::render_text(&checks::all(&facts), true, true).contains("\x1b[33mwarn\x1b[0m"));
+}
+
+#[test]
+fn what_others_wrote_is_escaped_in_the_document() {
+    let mut findings = checks::all(&healthy());
+    let finding = findings.first_mut().unwrap();
+    finding.subject = Some(ODD.to_owned());
+    finding.evidence = odd(1 << 20);
+    finding.hint = Some(ODD.to_owned());
+    let text = report::render_json(&findings, false).unwrap();
+    assert_printable(&text);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["checks"][0]["subject"], ODD);
+    assert_eq!(value["checks"][0]["evidence"], odd(1 << 20));
 }
 
 #[test]

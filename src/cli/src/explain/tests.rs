@@ -4,6 +4,7 @@ use std::path::Path;
 use mpsgate_config::{Policy, Switch, Trust};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{Cards, Decision, Ipc, MountKind, Node};
+use mpsgate_testing::{ODD, assert_printable, odd};
 use serde_json::{Value, json};
 
 use super::*;
@@ -60,6 +61,20 @@ fn a_refusal_has_its_code_reason_hint_and_every_signal() {
     assert_eq!(value["schema"], 1);
     assert_eq!(value["signals"].as_array().unwrap().len(), decision.signals.len());
     assert!(value["refusal"]["hint"].is_string());
+}
+
+#[test]
+fn what_a_spec_says_is_printed_by_no_terminals_rules_in_text_and_in_json() {
+    let odd = odd(1 << 20);
+    let document = json!({
+        "annotations": {"mpsgate.io/gpu": ODD, (format!("cdi.k8s.io/{ODD}")): odd},
+        "process": {"env": [format!("NVIDIA_VISIBLE_DEVICES={odd}")]},
+        "mounts": [{"destination": odd, "type": "bind", "source": format!("/run/mpsgate/{odd}")}],
+    });
+    let (decision, assumed) = explain(&document);
+    assert!(!decision.signals.is_empty());
+    assert_printable(&report::render_text(&decision, &assumed));
+    assert_printable(&report::render_json(&decision, &assumed).unwrap());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_api::{Action, CardMemory, GateStatus, MpsStatus, ResourceStatus, ServerStatus};
-use mpsgate_testing::golden;
+use mpsgate_testing::{ODD, assert_printable, golden, odd};
 
 use super::*;
 const NOW: u64 = 1_700_000_000_000;
@@ -207,6 +207,48 @@ fn the_document_of_a_busy_node() {
     assert_eq!(render_json(&back).unwrap(), json);
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value.get("schema"), Some(&serde_json::json!(1)));
+}
+
+/// Where a document has texts.
+fn texts(value: &serde_json::Value, at: String, found: &mut Vec<String>) {
+    use serde_json::Value;
+    match value {
+        Value::String(_) => found.push(at),
+        Value::Array(all) => {
+            all.iter().enumerate().for_each(|(n, one)| texts(one, format!("{at}/{n}"), found));
+        }
+        Value::Object(all) => {
+            all.iter().for_each(|(key, one)| texts(one, format!("{at}/{key}"), found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn whatever_its_texts_are_a_terminal_obeys_nothing_of_the_document() {
+    let mut document = serde_json::to_value(busy()).unwrap();
+    let (mut places, mut replaced) = (Vec::new(), Vec::new());
+    texts(&document, String::new(), &mut places);
+    for place in places {
+        let mut other = document.clone();
+        *other.pointer_mut(&place).unwrap() = ODD.into();
+        // A few are words of ours, and nobody else's.
+        if serde_json::from_value::<Status>(other.clone()).is_ok() {
+            document = other;
+            replaced.push(place);
+        }
+    }
+    for place in ["/grants/0/container_id", "/grants/0/cgroup", "/actions/0/why", "/cards/0/name"] {
+        assert!(replaced.iter().any(|one| one == place), "{place}: {replaced:?}");
+    }
+    let mut status: Status = serde_json::from_value(document).unwrap();
+    status.notes.insert(ODD.to_owned(), 1);
+    status.grants.last_mut().unwrap().container_id = odd(1 << 20);
+    let json = render_json(&status).unwrap();
+    assert_printable(&json);
+    // Whoever parses it has what was there.
+    let back: Status = serde_json::from_str(&json).unwrap();
+    assert_eq!(serde_json::to_value(&back).unwrap(), serde_json::to_value(&status).unwrap());
 }
 
 #[test]

@@ -1,6 +1,4 @@
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "test code fails by panicking")]
-use mpsgate_model::HandlerReport;
-
 use super::*;
 
 fn texts(words: &[&str]) -> Vec<String> {
@@ -18,7 +16,7 @@ fn node(labels: &[(&str, &str)], round: &[&str]) -> GpuNode {
         round: texts(round).into_iter().collect(),
         ..HandlerReport::default()
     };
-    GpuNode { labels: map(labels), taints: Vec::new(), handlers: Ok(handlers) }
+    GpuNode { labels: map(labels), is_switched: true, handlers: Ok(handlers) }
 }
 
 /// Two nodes; on the first NVIDIA's handler bypasses mpsgate.
@@ -40,13 +38,19 @@ fn first(known: &mut Known) -> &mut GpuNode {
     known.nodes.entry("n1".to_owned()).or_insert_with(|| node(&[], &[]))
 }
 
-fn name(way: &Way) -> &'static str {
-    match way {
+/// How a pod's way stands where an extender places it, or nobody of ours.
+fn by(placer: Placer, known: &Known, class: Option<&str>, place: &Where) -> &'static str {
+    match known.way(class, place, placer) {
         Way::Fine => "fine",
         Way::Default(_) => "default",
         Way::Bypass(_) => "round",
         Way::Unknown(_) => "unknown",
     }
+}
+
+/// Where nobody steers.
+fn way(known: &Known, class: Option<&str>, place: &Where) -> &'static str {
+    by(Placer::Other, known, class, place)
 }
 
 fn expression(key: &str, operator: &str, values: &[&str]) -> Expression {
@@ -90,55 +94,124 @@ fn a_class_is_evaluated_by_the_nodes_that_its_pod_may_go_to() {
         (Some("missing"), on("cpu"), "fine"),
         (None, any, "fine"),
     ] {
-        assert_eq!(name(&known().way(class, &place)), expected, "{class:?} {place:?}");
+        assert_eq!(way(&known(), class, &place), expected, "{class:?} {place:?}");
     }
 }
 
 #[test]
-fn what_the_class_adds_counts_and_taints_that_nobody_tolerates_keep_a_pod_off() {
-    let mut known = known();
+fn a_node_steers_pods_away_from_itself_and_vetoes_nobody_elsewhere() {
+    let round = |nodes: &[&str]| {
+        let mut known = known();
+        for (name, node) in &mut known.nodes {
+            let handlers = node.handlers.as_mut().unwrap_or_else(|why| panic!("{why}"));
+            handlers.led.extend(["nvidia".to_owned()]);
+            handlers.round.clear();
+            if nodes.contains(&name.as_str()) {
+                handlers.led.remove("nvidia");
+                handlers.round.insert("nvidia".to_owned());
+            }
+        }
+        known
+    };
     let any = Where::default();
-    let taint = |effect: &str| Taint {
-        key: "gpu".to_owned(),
-        value: "yes".to_owned(),
-        effect: effect.to_owned(),
-    };
-    let of = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
-        key: key.to_owned(),
-        operator: operator.to_owned(),
-        value: value.to_owned(),
-        effect: effect.to_owned(),
-    };
-    first(&mut known).taints.push(taint("PreferNoSchedule"));
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "round");
-    first(&mut known).taints.push(taint("NoSchedule"));
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "unknown");
-    for (toleration, expected) in [
-        (of("", "Exists", "", ""), "round"),
-        (of("gpu", "Exists", "", "NoSchedule"), "round"),
-        (of("gpu", "", "yes", ""), "round"),
-        (of("gpu", "Equal", "no", ""), "unknown"),
-        (of("gpu", "Exists", "", "NoExecute"), "unknown"),
-        (of("other", "Exists", "", ""), "unknown"),
+    let pool = |pool: &str| Where { selector: map(&[("pool", pool)]), ..Where::default() };
+    let on = |node: &str| Where { node: Some(node.to_owned()), ..Where::default() };
+    for (nodes, place, other, extender) in [
+        (&[] as &[&str], any.clone(), "fine", "fine"),
+        // One word refuses where nobody steers, and steers where an extender places.
+        (&["n1"], any.clone(), "round", "fine"),
+        (&["n1"], pool("a"), "round", "round"),
+        (&["n1"], pool("b"), "fine", "fine"),
+        (&["n1"], on("n1"), "round", "round"),
+        (&["n1"], on("n2"), "fine", "fine"),
+        (&["n1", "n2"], any.clone(), "round", "round"),
+        (&["n1", "n2"], pool("c"), "fine", "fine"),
     ] {
-        let place = Where { tolerations: vec![toleration.clone()], ..Where::default() };
-        assert_eq!(name(&known.way(Some("nvidia"), &place)), expected, "{toleration:?}");
+        let known = round(nodes);
+        let found = [Placer::Other, Placer::Extender]
+            .map(|placer| by(placer, &known, Some("nvidia"), &place));
+        assert_eq!(found, [other, extender], "{nodes:?} {place:?}");
+        // The extender's own look, at every node.
+        let closed = known.closed(Some("nvidia")).unwrap_or_else(|why| panic!("{why}"));
+        for node in ["n1", "n2", "cpu"] {
+            assert_eq!(closed.reason(node).is_some(), nodes.contains(&node), "{nodes:?} {node}");
+        }
+        for led in [Some("plain"), None] {
+            let closed = known.closed(led).unwrap_or_else(|why| panic!("{why}"));
+            assert_eq!(["n1", "n2"].map(|node| closed.reason(node)), [None, None], "{led:?}");
+        }
     }
-    // A pod that names its node meets no scheduler.
-    let bound = Where { node: Some("n1".to_owned()), ..Where::default() };
-    assert_eq!(name(&known.way(Some("nvidia"), &bound)), "round");
+}
+
+#[test]
+fn a_node_counts_by_a_label_that_switches_it_and_steers_without_one_too() {
+    let mut known = known();
+    first(&mut known).is_switched = false;
+    known.nodes.remove("n2");
+    let any = Where::default();
+    let on = Where { node: Some("n1".to_owned()), ..Where::default() };
+    for (place, expected) in [(&any, "fine"), (&on, "round")] {
+        assert_eq!(way(&known, Some("nvidia"), place), expected, "{place:?}");
+        assert_eq!(by(Placer::Extender, &known, Some("nvidia"), place), expected, "{place:?}");
+    }
+    assert!(known.closed(Some("nvidia")).is_ok_and(|closed| closed.reason("n1").is_some()));
+}
+
+#[test]
+fn what_the_class_adds_to_the_selector_counts() {
+    let mut known = known();
     let class = RuntimeClass {
         name: "nvidia".to_owned(),
         handler: "nvidia".to_owned(),
         selector: map(&[("pool", "a")]),
-        tolerations: vec![of("gpu", "Exists", "", "")],
     };
     known.classes = Some([("nvidia".to_owned(), class)].into());
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "round");
+    let any = Where::default();
+    for placer in [Placer::Other, Placer::Extender] {
+        assert_eq!(by(placer, &known, Some("nvidia"), &any), "round", "{placer:?}");
+    }
+    let elsewhere = Where { selector: map(&[("pool", "b")]), ..any };
+    assert_eq!(way(&known, Some("nvidia"), &elsewhere), "fine");
+}
+
+#[test]
+fn an_extender_keeps_pods_from_nodes_by_what_these_say_and_waits_for_a_class_it_has_not_heard_of() {
+    let mut known = known();
+    let said = |known: &Known, class: Option<&str>| match known.closed(class) {
+        Ok(closed) => closed.reason("n1").unwrap_or("open").to_owned(),
+        Err(why) => why,
+    };
+    for (class, expected) in [
+        (
+            Some("nvidia"),
+            "its handler nvidia bypasses mpsgate, and the pod's RuntimeClass names it",
+        ),
+        (Some("plain"), "open"),
+        // An API server takes no such class.
+        (Some("empty"), "open"),
+        (Some("missing"), "its pod's RuntimeClass is not known yet; try again"),
+        (None, "open"),
+    ] {
+        assert_eq!(said(&known, class), expected, "{class:?}");
+    }
+    let handlers = HandlerReport {
+        default: Some("runc".to_owned()),
+        round: texts(&["runc"]).into_iter().collect(),
+        ..HandlerReport::default()
+    };
+    first(&mut known).handlers = Ok(handlers);
     assert_eq!(
-        name(&known.way(Some("nvidia"), &Where { selector: map(&[("pool", "b")]), ..any })),
-        "fine"
+        said(&known, None),
+        "its default handler bypasses mpsgate, and the pod has no RuntimeClass"
     );
+    known.classes = None;
+    assert_eq!(
+        said(&known, Some("nvidia")),
+        "the cluster's RuntimeClasses are not known yet; try again"
+    );
+    // Where every handler leads, or nobody says, no class is waited for.
+    first(&mut known).handlers = Err("has no annotation".to_owned());
+    assert_eq!(said(&known, Some("nvidia")), "open");
 }
 
 #[test]
@@ -147,12 +220,12 @@ fn what_nobody_knows_is_no_refusal() {
     let any = Where::default();
     known.nodes.remove("n2");
     first(&mut known).handlers = Err("has no annotation".to_owned());
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "unknown");
-    assert_eq!(name(&known.way(None, &any)), "fine");
+    assert_eq!(way(&known, Some("nvidia"), &any), "unknown");
+    assert_eq!(way(&known, None, &any), "fine");
     known.classes = None;
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "unknown");
+    assert_eq!(way(&known, Some("nvidia"), &any), "unknown");
     known.nodes.clear();
-    assert_eq!(name(&known.way(Some("nvidia"), &any)), "fine");
+    assert_eq!(way(&known, Some("nvidia"), &any), "fine");
 }
 
 #[test]
@@ -164,13 +237,17 @@ fn without_a_class_a_default_that_bypasses_is_told_apart() {
         ..HandlerReport::default()
     };
     first(&mut known).handlers = Ok(handlers);
-    assert_eq!(name(&known.way(None, &Where::default())), "default");
+    let any = Where::default();
+    assert_eq!(way(&known, None, &any), "default");
+    assert_eq!(by(Placer::Extender, &known, None, &any), "fine", "n2 leads");
+    known.nodes.remove("n2");
+    assert_eq!(by(Placer::Extender, &known, None, &any), "default");
 }
 
 #[test]
 fn the_refusal_says_what_was_found_where_and_what_to_do() {
     let mut known = known();
-    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default()) else {
+    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default(), Placer::Other) else {
         panic!("it bypasses mpsgate")
     };
     assert_eq!(
@@ -186,7 +263,7 @@ fn the_refusal_says_what_was_found_where_and_what_to_do() {
     for more in ["n3", "n4", "n5", "n6"] {
         known.nodes.insert(more.to_owned(), node(&[], &["nvidia"]));
     }
-    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default()) else {
+    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default(), Placer::Other) else {
         panic!("it bypasses mpsgate")
     };
     assert!(refusal.sentence.contains(" on nodes n1, n3, n4 and 2 more: "), "{refusal}");
@@ -195,12 +272,6 @@ fn the_refusal_says_what_was_found_where_and_what_to_do() {
 #[test]
 fn more_than_any_pod_has_is_not_compared_and_leaves_every_node() {
     let many = vec![expression("pool", "In", &["x"]); MOST + 1];
-    assert_eq!(name(&known().way(Some("nvidia"), &terms(&[&many]))), "round");
-    assert_eq!(name(&known().way(Some("nvidia"), &terms(&[&many[..1]]))), "fine");
-    let mut known = known();
-    let taint = Taint { key: "gpu".to_owned(), ..Taint::default() };
-    first(&mut known).taints.push(taint);
-    let tolerations = vec![Toleration { key: "x".to_owned(), ..Toleration::default() }; MOST + 1];
-    let place = Where { tolerations, ..Where::default() };
-    assert_eq!(name(&known.way(Some("nvidia"), &place)), "round");
+    assert_eq!(way(&known(), Some("nvidia"), &terms(&[&many])), "round");
+    assert_eq!(way(&known(), Some("nvidia"), &terms(&[&many[..1]])), "fine");
 }

@@ -18,6 +18,8 @@ pub struct Kubernetes {
     pub slices_uid: SlicesUid,
     /// Whether claims of Dynamic Resource Allocation are served; `auto` is off.
     pub dra: Switch,
+    /// Whether claims that kube-scheduler makes of `resources.limits` are served.
+    pub dra_extended_resources: bool,
     /// How the API server is reached.
     pub kubeconfig: Kubeconfig,
     /// The node's name in the cluster.
@@ -64,6 +66,7 @@ impl Default for Kubernetes {
             slices_gib: Vec::new(),
             slices_uid: SlicesUid::Any,
             dra: Switch::Auto,
+            dra_extended_resources: false,
             kubeconfig: Kubeconfig::Auto,
             node_name: NodeName::Auto,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_dra::{Event, Host, Level, Pending, PreparedDevice};
+use mpsgate_dra::{AllocatedDeviceStatus, Event, Here, Host, Level, Pending, PreparedDevice};
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_model::{ClaimName, ClaimShare, Code, PreparedClaim, Refusal, printable};
 use mpsgate_node::Node;
@@ -33,9 +33,9 @@ impl Driver {
     }
 
     async fn prepare_claim(&self, asked: ClaimName) -> Result<Vec<PreparedDevice>, String> {
-        let claim = self.read(&asked).await.map_err(|refusal| said(&refusal))?;
+        let (claim, shown) = self.read(&asked).await.map_err(|refusal| said(&refusal))?;
         let kept = self.keep(&claim).await;
-        self.tell(&claim, kept.clone().err());
+        self.tell(&claim, &shown, kept.clone().err());
         kept.map_err(|refusal| said(&refusal))?;
         let devices = claim.shares.iter().map(|share| PreparedDevice {
             request: share.request.clone(),
@@ -47,8 +47,11 @@ impl Driver {
         Ok(devices.collect())
     }
 
-    /// What the API server has of the claim.
-    async fn read(&self, asked: &ClaimName) -> Result<PreparedClaim, Refusal> {
+    /// What the API server has of the claim, and what its status shows of its devices.
+    async fn read(
+        &self,
+        asked: &ClaimName,
+    ) -> Result<(PreparedClaim, Vec<AllocatedDeviceStatus>), Refusal> {
         let found = self.claims.get(&asked.namespace, &asked.name).await.map_err(|error| {
             let sentence =
                 format!("claim {asked} cannot be read from the API server: {}", error.line());
@@ -61,8 +64,19 @@ impl Driver {
                 "create the claim and its pod anew",
             ));
         };
-        let node = self.daemon.node();
-        mpsgate_dra::read(&found, asked, &self.pool, &|device| card_of(&node, device))
+        let extended_resources = self.daemon.settings.now().kubernetes.dra_extended_resources;
+        let claim = {
+            let node = self.daemon.node();
+            let mut claims = node.ledger().claims().iter();
+            let here = Here {
+                pool: &self.pool,
+                card_of: &|device| card_of(&node, device),
+                prepared: claims.find(|claim| claim.claim.uid == asked.uid),
+                extended_resources,
+            };
+            mpsgate_dra::read(&found, asked, &here)?
+        };
+        Ok((claim, found.status.and_then(|status| status.devices).unwrap_or_default()))
     }
 
     /// Has it in the ledger, and its tokens where the engine finds them.
@@ -72,9 +86,15 @@ impl Driver {
         files::write(&self.daemon, claim.clone()).await
     }
 
-    /// Writes the claim's status. Nobody waits for it, and a claim that is gone has none.
-    fn tell(&self, claim: &PreparedClaim, refusal: Option<Refusal>) {
-        let devices: Vec<_> = {
+    /// Writes the claim's status, where it does not show the same. Nobody waits for it, and a claim
+    /// that is gone has none.
+    fn tell(
+        &self,
+        claim: &PreparedClaim,
+        shown: &[AllocatedDeviceStatus],
+        refusal: Option<Refusal>,
+    ) {
+        let devices = {
             let (node, now) = (self.daemon.node(), kubernetes::now());
             let status = |share: &ClaimShare| {
                 let level = node.card(&share.card).map(|card| node.level_of_card(card));
@@ -87,8 +107,11 @@ impl Driver {
                 };
                 mpsgate_dra::status(share, outcome, &now)
             };
-            claim.shares.iter().map(status).collect()
+            mpsgate_dra::news(claim.shares.iter().map(status).collect(), shown)
         };
+        if devices.is_empty() {
+            return;
+        }
         let (claims, name) = (Arc::clone(&self.claims), claim.claim.clone());
         self.daemon.spawn("writes a claim's status", async move {
             if let Err(error) = claims.write_status(&name, &devices).await {

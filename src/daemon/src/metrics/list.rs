@@ -276,6 +276,15 @@ pub(super) const METRICS: &[Metric] = &[
             Some(api_server) => to.encode_gauge(&u64::from(api_server.problem.is_none())),
             None => Ok(()),
         }),
+    metric!("mpsgate_pods_left_out", Gauge, None, &[],
+        "Pods of this node that cannot be read, so that no more than a part of them counts; absent where no API \
+         server is asked.",
+        |s, mut to| match &s.status.api_server {
+            Some(api_server) => {
+                to.encode_gauge(&u64::try_from(api_server.left_out.len()).unwrap_or(u64::MAX))
+            }
+            None => Ok(()),
+        }),
     metric!("mpsgate_events_dropped_total", Counter, None, &[],
         "Events for Kubernetes that were not written, because too many waited for the API server.",
         |s, to| match &s.status.api_server {

@@ -40,6 +40,7 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
         namespace: "default".to_owned(),
         name: format!("name-of-{uid}"),
         node: None,
+        class: None,
         static_hash: None,
         acknowledged: false,
         finished: false,

@@ -323,6 +323,90 @@ fn what_is_prepared_outlives_mpsgated_and_not_a_reboot() {
     daemon.reserve(call("main", &token(&node, "c1"), "pod-of-c1")).unwrap();
 }
 
+/// Another pod of the namespace names the claim, and kubelet asks again after its own restart.
+#[test]
+fn a_claim_that_is_prepared_stays_its_pods_whoever_names_it_meanwhile() {
+    let mut node = Node::new(1);
+    let cluster = Cluster::around(&mut node);
+    let daemon = cluster.start(&node);
+    cluster.allocate("c1", "7Gi", &["p1"]);
+    let devices = cluster.prepare_one("c1").unwrap();
+    for pods in [&["p1", "p2"][..], &["p2", "p1"][..], &["p1"][..]] {
+        cluster.allocate("c1", "7Gi", pods);
+        assert_eq!(cluster.prepare_one("c1").as_ref(), Ok(&devices), "{pods:?}");
+    }
+    let other = daemon.reserve(call("other", &token(&node, "c1"), "p2")).unwrap_err();
+    assert_eq!(other.code, "E_UNCONFIRMED", "{}", other.sentence);
+    daemon.reserve(call("main", &token(&node, "c1"), "p1")).unwrap();
+    // Its pod has it no more, or it was allocated anew.
+    for (memory, pods, said) in [
+        ("7Gi", &["p2", "p3"][..], "two pods"),
+        ("7Gi", &["p2"][..], "prepared already, for another pod or with another allocation"),
+        ("6Gi", &["p1"][..], "prepared already, for another pod or with another allocation"),
+    ] {
+        cluster.allocate("c1", memory, pods);
+        let error = cluster.prepare_one("c1").unwrap_err();
+        assert!(error.contains(said), "{pods:?}: {error}");
+    }
+    assert_eq!(prepared(&daemon), 1);
+}
+
+/// As Kubernetes makes it of a container's limits, for whoever may create pods.
+#[test]
+fn a_claim_that_is_made_of_limits_is_a_whole_card_where_a_setting_says_so() {
+    for allowed in [false, true] {
+        let mut node = Node::new(1);
+        node.config.kubernetes.dra_extended_resources = allowed;
+        let cluster = Cluster::around(&mut node);
+        let daemon = cluster.start(&node);
+        cluster.allocate("c1", "15Gi", &["p1"]);
+        cluster.api.store(|store| {
+            store.edit("resourceclaims/default/web-c1", |claim| {
+                claim["metadata"]["annotations"] =
+                    json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+            });
+        });
+        match cluster.prepare_one("c1") {
+            Ok(devices) => assert!(allowed, "{devices:?}"),
+            Err(error) => {
+                assert!(!allowed && error.contains("E_CLAIM"), "{error}");
+                assert!(error.contains("kubernetes.dra_extended_resources"), "{error}");
+            }
+        }
+        let promised = if allowed { 15 * 1024 } else { 0 };
+        assert_eq!(daemon.card(0).promised_mib, promised);
+        assert_eq!(left(&node), usize::from(allowed));
+    }
+}
+
+/// Kubelet tries each minute, and each try would be a write that says nothing new.
+#[test]
+fn a_refusal_is_written_into_the_claim_once() {
+    let mut node = Node::new(1);
+    let cluster = Cluster::around(&mut node);
+    let _daemon = cluster.start(&node);
+    let written = || {
+        cluster.api.store(|store| {
+            let is_it = |asked: &&String| asked.starts_with("PATCH ") && asked.contains("web-big");
+            store.asked.iter().filter(is_it).count()
+        })
+    };
+    cluster.allocate("big", "16Gi", &["p1"]);
+    cluster.prepare_one("big").unwrap_err();
+    wait_for("the author is told why", || {
+        cluster.told("big")["conditions"][0]["status"] == "False"
+    });
+    let told = cluster.told("big");
+    for _ in 0..3 {
+        cluster.prepare_one("big").unwrap_err();
+    }
+    // By then those of the tries would be written, too.
+    cluster.allocate("fits", "7Gi", &["p2"]);
+    cluster.prepare_one("fits").unwrap();
+    wait_for("another's is written", || cluster.told("fits")["conditions"][0]["status"] == "True");
+    assert_eq!((written(), cluster.told("big")), (1, told));
+}
+
 #[test]
 fn of_a_thousand_claims_as_many_are_prepared_as_the_card_has_room_for() {
     let mut node = Node::new(1);

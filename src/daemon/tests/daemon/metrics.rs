@@ -124,8 +124,12 @@ fn activate(daemon: &Running, grant: &mpsgate_model::Grant, pid: u32) {
 }
 
 /// Served where an API server is followed; tests/k8s has one.
-const OF_A_CLUSTER: [&str; 3] =
-    ["mpsgate_handler_led", "mpsgate_api_server_followed", "mpsgate_events_dropped_total"];
+const OF_A_CLUSTER: [&str; 4] = [
+    "mpsgate_handler_led",
+    "mpsgate_api_server_followed",
+    "mpsgate_pods_left_out",
+    "mpsgate_events_dropped_total",
+];
 
 /// Served where a gate is; `gate.rs` has one.
 pub(crate) const OF_A_GATE: [&str; 2] =

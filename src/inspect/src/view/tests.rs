@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
-use mpsgate_kubernetes::Lifecycle;
+use mpsgate_kubernetes::{LeftOut, Lifecycle};
 use serde_json::json;
 
 use super::*;
@@ -24,6 +24,7 @@ fn pod(node: &str, uid: &str, gpu_mem: u64, annotations: serde_json::Value) -> P
         node: Some(node.to_owned()),
         namespace: "default".to_owned(),
         name: format!("pod-{uid}"),
+        class: None,
         static_hash: None,
         acknowledged: false,
         finished: false,
@@ -62,7 +63,7 @@ fn unequal() -> serde_json::Value {
 }
 
 fn view(nodes: Vec<SeenNode>, pods: Vec<Pod>) -> View {
-    let (view, warnings) = View::of(&Seen { nodes, pods }, false);
+    let (view, warnings) = View::of(&Seen { nodes, pods, ..Seen::default() }, false);
     assert_eq!(warnings, Vec::<String>::new());
     view
 }
@@ -197,9 +198,28 @@ fn local_containers_are_taken_off_what_pods_can_have() {
 }
 
 #[test]
+fn an_object_that_cannot_be_read_is_said() {
+    let left = |counts| LeftOut {
+        kind: "Pod",
+        name: "default/web".to_owned(),
+        why: "invalid type".to_owned(),
+        counts,
+    };
+    let seen = Seen { left_out: vec![left(true), left(false)], ..Seen::default() };
+    let (_, warnings) = View::of(&seen, false);
+    assert_eq!(
+        warnings,
+        [
+            "Pod default/web: invalid type; what can be read of it counts",
+            "Pod default/web: invalid type; it is left out",
+        ]
+    );
+}
+
+#[test]
 fn an_annotation_that_cannot_be_read_is_said_and_left_aside() {
     let broken = SeenNode { cards: Some("{".to_owned()), ..node("n", &unequal()) };
-    let (view, warnings) = View::of(&Seen { nodes: vec![broken], pods: vec![] }, false);
+    let (view, warnings) = View::of(&Seen { nodes: vec![broken], ..Seen::default() }, false);
     assert_eq!(line(&view, "n"), ["n", "unknown", "0/27", "0/27", "0/54"]);
     assert!(
         warnings.len() == 1 && warnings[0].contains("node n: annotation mpsgate.io/cards"),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_api_server::{Answer, ApiServer, Request, Said, status};
+use fake_api_server::{Answer, ApiServer, Request, Said, managed_fields, status};
 use mpsgate_kubernetes::{
     Binder, ConditionReport, Event, NodeReport, Pods, Reason, Settings, Severity, State, Subject,
     events, node, pods,
@@ -95,6 +95,40 @@ async fn asks_for_the_pods_of_this_node_from_the_servers_cache() {
     assert!(watch.contains("allowWatchBookmarks=true"), "{watch}");
 }
 
+fn poisoned(mut pod: Value) -> Value {
+    pod["metadata"]["managedFields"] = managed_fields(1000);
+    pod
+}
+
+fn odd(mut pod: Value) -> Value {
+    pod["metadata"]["labels"] = json!({"a": 1});
+    pod
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_keeps_nobody_from_the_others() {
+    let script = vec![
+        Answer::list(5, &[pod("a", 1), odd(pod("b", 2)), poisoned(pod("c", 3))]),
+        Answer::watch(
+            [
+                added(&poisoned(pod("d", 6))),
+                added(&odd(pod("e", 7))),
+                json!({"type": "DELETED", "object": odd(pod("b", 8))}),
+                added(&pod("f", 9)),
+            ],
+            None,
+        ),
+    ];
+    let (pods, asked) = watched(script, |pods| has(pods, "f")).await;
+    let mut uids: Vec<_> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+    uids.sort_unstable();
+    // What e asks for can be read, so it counts.
+    assert_eq!(uids, ["a", "c", "d", "e", "f"]);
+    let left: Vec<_> = pods.left_out.iter().map(|one| (one.name.as_str(), one.counts)).collect();
+    assert_eq!(left, [("n/e", true)]);
+    assert_eq!(asked.len(), 2, "nothing is listed anew");
+}
+
 #[tokio::test]
 async fn a_version_that_is_gone_is_listed_anew() {
     let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")});
@@ -155,16 +189,6 @@ async fn garbage_too_many_requests_and_a_server_error_are_tried_again() {
         before.contains("cannot watch the pods of node gpu-1") && before.contains("patience"),
         "{before}"
     );
-}
-
-#[tokio::test]
-async fn one_pod_that_cannot_be_read_is_an_error_that_is_shown_not_a_list_without_it() {
-    let broken = json!({"metadata": {"uid": "x"}, "spec": {"containers": "none"}});
-    let (pods, _) = watched(vec![Answer::list(5, &[pod("a", 1), broken])], |pods| {
-        matches!(pods.state, State::Failing { .. })
-    })
-    .await;
-    assert!(pods.is_empty());
 }
 
 #[tokio::test]

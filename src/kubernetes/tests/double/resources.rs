@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fake_api_server::{ApiServer, Fault, Resources, Right, Store};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceSliceSpec};
 use mpsgate_kubernetes::{
-    Claims, DRA_RULES, Error, Patience, Settings, Slices, State, Wanted, resource_slices,
+    Claims, DRA_RULES, Error, Patience, RULES, Settings, Slices, State, Wanted, resource_slices,
 };
 use mpsgate_model::ClaimName;
 use serde_json::{Value, json};
@@ -164,35 +164,49 @@ async fn what_changes_has_a_higher_generation_and_is_written_at_most_once_a_seco
 
 #[tokio::test]
 async fn what_is_edited_or_deleted_by_hand_is_put_back() {
-    let server = Resources::start(store());
-    beside(&server, wanted(1000), async |_send, _slices| {
-        let edits: [fn(&mut Value); 4] = [
+    for defaults in [false, true] {
+        is_put_back(&but(|store| store.defaults = defaults)).await;
+    }
+}
+
+async fn is_put_back(server: &Resources) {
+    beside(server, wanted(1000), async |_send, slices| {
+        let edits: [fn(&mut Value); 7] = [
             |slice| slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "1Ti".into(),
             |slice| slice["spec"]["devices"][0]["taints"] = json!([]),
             |slice| slice["spec"]["devices"][0]["attributes"]["more"] = json!({"bool": true}),
             |slice| slice["metadata"]["ownerReferences"] = json!([]),
+            // With these two every claim of the card would wait before its pod is bound.
+            |slice| slice["spec"]["devices"][0]["bindingConditions"] = json!(["never"]),
+            |slice| slice["spec"]["devices"][0]["bindsToNode"] = true.into(),
+            |slice| slice["spec"]["sharedCounters"] = json!([{"name": "c"}]),
         ];
         let right = |store: &Store| {
             let slice = store.get(KEY);
             let device = &slice["spec"]["devices"][0];
+            let beside = slice["spec"]["sharedCounters"].is_null()
+                && device["bindingConditions"].is_null()
+                && device["bindsToNode"] != true;
             device["capacity"]["memory"]["value"] == "1000Mi"
                 && device["taints"][0]["effect"] == "NoSchedule"
                 && device["attributes"]["more"].is_null()
                 && slice["metadata"]["ownerReferences"][0]["kind"] == "Node"
+                && beside
         };
-        until(&server, right).await;
+        until(server, right).await;
         for (edit, expected) in edits.iter().zip(2..) {
             server.store(|store| {
                 store.edit(KEY, edit);
                 assert!(!right(store));
             });
-            until(&server, right).await;
+            until(server, right).await;
             assert_eq!(server.store(|store| generation(store)), Some(expected));
         }
         server.store(|store| store.remove(KEY)).expect("there");
-        until(&server, right).await;
+        until(server, right).await;
         // What was there before is known, though it is gone.
-        assert_eq!(server.store(|store| generation(store)), Some(6));
+        assert_eq!(server.store(|store| generation(store)), Some(9));
+        assert_eq!(slices.borrow().write_error, None);
     })
     .await;
 }
@@ -349,7 +363,7 @@ async fn every_failure_of_a_list_a_watch_or_a_write_is_gone_on_from() {
         ("GET resourceslices", Fault::Garbage),
         ("WATCH resourceslices", Fault::Cut),
         ("POST resourceslices", Fault::Status(500)),
-        ("GET nodes/gpu-1", Fault::Cut),
+        ("GET v1/nodes", Fault::Cut),
         ("POST resourceslices", Fault::DoneAndCut),
     ]
     .into();
@@ -360,6 +374,21 @@ async fn every_failure_of_a_list_a_watch_or_a_write_is_gone_on_from() {
         send.send_replace(wanted(2000));
         until(&server, |store| memory(store) == "2000Mi").await;
         seen(&mut slices, |slices| slices.write_error.is_none()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_its_node_there_is_no_slice_and_its_name_is_told() {
+    let server = Resources::start(Store::default());
+    server.store(|store| store.add_node("gpu-10"));
+    beside(&server, wanted(1000), async |_send, mut slices| {
+        let said = seen(&mut slices, |slices| slices.write_error.is_some()).await;
+        let error = said.write_error.expect("waited for");
+        assert!(error.contains("the API server knows no node gpu-1;"), "{error}");
+        assert_eq!(server.store(|store| store.writes()), 0);
+        server.store(|store| store.add_node("gpu-1"));
+        until(&server, |store| memory(store) == "1000Mi").await;
     })
     .await;
 }
@@ -547,7 +576,7 @@ async fn a_claim_of_another_uid_is_not_written_and_neither_is_one_that_is_gone()
     assert_eq!(error.status(), Some(409), "{error:?}");
 }
 
-/// Those of [`DRA_RULES`], less one.
+/// Those of [`RULES`] and [`DRA_RULES`], less one.
 fn rights(without: Option<(&str, &str)>) -> Vec<Right> {
     let of = |rule: &mpsgate_kubernetes::Rule| {
         let resource = rule.resource.to_owned();
@@ -561,7 +590,7 @@ fn rights(without: Option<(&str, &str)>) -> Vec<Right> {
             })
             .collect::<Vec<_>>()
     };
-    DRA_RULES.iter().flat_map(of).collect()
+    RULES.iter().chain(&DRA_RULES).flat_map(of).collect()
 }
 
 /// What of all that is done here was refused, in words.
@@ -609,11 +638,14 @@ async fn refused(without: Option<(&str, &str)>) -> Vec<String> {
 #[tokio::test]
 async fn all_of_it_works_with_the_rights_of_dra_rules_and_each_thing_fails_without_its_own() {
     assert_eq!(refused(None).await, Vec::<String>::new());
-    for rule in &DRA_RULES {
-        for verb in rule.verbs {
-            let said = refused(Some((rule.resource, verb))).await.join("\n");
-            let named = format!("cannot {verb} resource \"{}\"", rule.resource);
-            assert!(said.contains(&named), "{verb} {}: {said}", rule.resource);
-        }
+    let of = |rule: &mpsgate_kubernetes::Rule| {
+        let resource = rule.resource;
+        rule.verbs.iter().map(move |verb| (resource, *verb))
+    };
+    // Of the node it reads what its watch may list, and needs no right to `get` it.
+    for (resource, verb) in DRA_RULES.iter().flat_map(of).chain([("nodes", "list")]) {
+        let said = refused(Some((resource, verb))).await.join("\n");
+        let named = format!("cannot {verb} resource \"{resource}\"");
+        assert!(said.contains(&named), "{verb} {resource}: {said}");
     }
 }

@@ -5,6 +5,13 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod steered;
+
+/// Every node's handlers lead.
+fn open(_: &Pod) -> Result<Closed, String> {
+    Ok(Closed::default())
+}
+
 fn ledger() -> Snapshot {
     let mut ledger = Ledger::new(Placement::Binpack);
     for (name, schedule, gib) in
@@ -37,7 +44,7 @@ fn ledger() -> Snapshot {
 }
 
 fn later() -> Instant {
-    Instant::now() + std::time::Duration::from_secs(60)
+    Instant::now() + Duration::from_secs(60)
 }
 
 /// As kube-scheduler writes a pod: Go's empty values are there.
@@ -50,7 +57,7 @@ fn pod(gib: u64, labels: Value) -> Value {
 }
 
 fn filtered(args: &Value) -> Value {
-    json!(filter(&ledger(), args.to_string().as_bytes(), later(), &mut None).expect("read"))
+    json!(filter(&ledger(), open, args.to_string().as_bytes(), later(), &mut None).expect("read"))
 }
 
 #[test]
@@ -107,7 +114,7 @@ fn what_a_filter_has_found_counts_for_the_same_pod_and_for_no_other() {
     {
         let mut ranked = None;
         let found = args(7, &["n1", "n2", "n3", "n4"]);
-        filter(&ledger, found.as_bytes(), later(), &mut ranked).expect("read");
+        filter(&ledger, open, found.as_bytes(), later(), &mut ranked).expect("read");
         assert!(ranked.is_some());
         let scores = |ranked| {
             json!(
@@ -132,7 +139,7 @@ fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
 #[test]
 fn what_cannot_be_read_is_an_error_in_the_answer() {
     for body in ["", "{}", "[]", r#"{"Pod":null}"#, r#"{"Pod":{},"Nodes":{"items":[{}]}}"#] {
-        let error = filter(&ledger(), body.as_bytes(), later(), &mut None).expect_err(body);
+        let error = filter(&ledger(), open, body.as_bytes(), later(), &mut None).expect_err(body);
         assert!(error.contains("cannot be read"), "{body}: {error}");
     }
 }
@@ -144,13 +151,13 @@ fn preemption_keeps_the_nodes_where_the_pod_fits_once_the_victims_are_gone() {
     let expected =
         json!({"NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}});
     assert_eq!(
-        json!(preempt(&ledger(), meta.to_string().as_bytes(), later()).expect("read")),
+        json!(preempt(&ledger(), open, meta.to_string().as_bytes(), later()).expect("read")),
         expected
     );
     let whole = json!({"n1": {"Pods": [{"metadata": {"uid": "v"}}], "NumPDBViolations": 1}});
     let whole = json!({"Pod": pod(7, json!({})), "NodeNameToVictims": whole, "NodeNameToMetaVictims": null});
     assert_eq!(
-        json!(preempt(&ledger(), whole.to_string().as_bytes(), later()).expect("read")),
+        json!(preempt(&ledger(), open, whole.to_string().as_bytes(), later()).expect("read")),
         expected
     );
 }
@@ -159,7 +166,9 @@ fn preemption_keeps_the_nodes_where_the_pod_fits_once_the_victims_are_gone() {
 fn errors(args: &Value) -> [String; 2] {
     let body = args.to_string();
     [
-        filter(&ledger(), body.as_bytes(), later(), &mut None).map(|_| ()).expect_err(&body[..80]),
+        filter(&ledger(), open, body.as_bytes(), later(), &mut None)
+            .map(|_| ())
+            .expect_err(&body[..80]),
         prioritize(&ledger(), body.as_bytes(), later(), None).map(|_| ()).expect_err(&body[..80]),
     ]
 }
@@ -176,7 +185,7 @@ fn more_nodes_than_there_are_are_not_looked_for_and_none_twice() {
     let victims: serde_json::Map<_, _> =
         (0..300).map(|n| (format!("x{n}"), json!({"Pods": [], "NumPDBViolations": 0}))).collect();
     let args = json!({"Pod": pod(7, json!({})), "NodeNameToMetaVictims": victims}).to_string();
-    let error = preempt(&ledger(), args.as_bytes(), later()).expect_err("too many");
+    let error = preempt(&ledger(), open, args.as_bytes(), later()).expect_err("too many");
     assert!(error.contains("names more than"), "{error}");
     // As many as a watch that is ahead may know.
     let ahead: Vec<_> = (0..200).map(|n| format!("new{n}")).chain(["n1".to_owned()]).collect();
@@ -229,28 +238,132 @@ fn names_that_are_none_are_refused_and_shown_escaped_and_short() {
 #[test]
 fn a_search_whose_time_is_over_says_so() {
     let args = json!({"Pod": pod(7, json!({})), "NodeNames": ["n1"]}).to_string();
-    let error = filter(&ledger(), args.as_bytes(), Instant::now(), &mut None)
+    let error = filter(&ledger(), open, args.as_bytes(), Instant::now(), &mut None)
         .map(|_| ())
         .expect_err("late");
     assert!(error.contains("too long"), "{error}");
     assert!(prioritize(&ledger(), args.as_bytes(), Instant::now(), None).is_err());
 }
 
+/// What is said of `n3`, a node with two cards of 15 GiB each, for so many containers of 1 GiB on
+/// so many cards each.
+fn said_of_many(containers: usize, cards: u32) -> Option<String> {
+    let amounts = json!({"aliyun.com/gpu-mem": "1"});
+    let one = |n| json!({"name": format!("c{n}"), "resources": {"limits": amounts}});
+    let containers: Vec<_> = (0..containers).map(one).collect();
+    let labels = json!({"aliyun.com/gpu-count": cards.to_string()});
+    let pod = json!({"metadata": {"name": "a", "uid": "u", "labels": labels}, "spec": {"containers": containers}});
+    let answer = filtered(&json!({"Pod": pod, "NodeNames": ["n3"]}));
+    let why = answer["FailedNodes"]["n3"].as_str().map(ToOwned::to_owned);
+    assert_eq!(why.is_none(), answer["NodeNames"] == json!(["n3"]), "{answer}");
+    why
+}
+
 #[test]
-fn a_pod_of_more_containers_than_any_has_is_refused() {
-    let of = |count: usize| {
-        let one = |n| json!({"name": format!("c{n}"), "resources": {"limits": {"aliyun.com/gpu-mem": "1"}}});
-        let containers: Vec<_> = (0..count).map(one).collect();
-        filtered(
-            &json!({"Pod": {"metadata": {"name": "a", "uid": "u"}, "spec": {"containers": containers}}, "NodeNames": ["n1"]}),
-        )
+fn a_pod_of_more_parts_than_any_has_is_refused_and_told_what_to_do() {
+    for (containers, cards, said) in [
+        (15, 1, None),
+        (30, 1, None),
+        // Looked for, and not there.
+        (32, 1, Some("do not fit beside each other")),
+        (2, 2, Some("in equal parts")),
+        (1, 64, Some("asks for 64 cards")),
+        // Not looked for.
+        (33, 1, Some("more than 32 containers")),
+        (1000, 1, Some("more than 32 containers")),
+        (1, 65, Some("are 65, and more than 64")),
+        (32, 3, Some("(32 times 3) are 96, and more than 64")),
+    ] {
+        let why = said_of_many(containers, cards);
+        let as_said = match said {
+            None => why.is_none(),
+            Some(said) => why.as_ref().is_some_and(|why| why.contains(said)),
+        };
+        assert!(as_said, "{containers} on {cards}: {why:?}");
+        if said.is_some_and(|said| said.contains("more than")) {
+            assert!(why.is_some_and(|why| why.contains("make several pods of it")));
+        }
+    }
+}
+
+/// A pod of so many containers of 1 GiB, as it is searched for.
+fn candidate(containers: usize) -> Candidate {
+    let one =
+        |n| json!({"name": format!("c{n}"), "resources": {"limits": {"aliyun.com/gpu-mem": "1"}}});
+    let containers: Vec<_> = (0..containers).map(one).collect();
+    let pod = json!({"metadata": {"name": "a", "uid": "u"}, "spec": {"containers": containers}});
+    let pod = Pod::parse(&pod.to_string()).expect("a pod");
+    ask::request(&pod).map(|asked| asked.map(|asked| ask::candidate(&pod, asked)))
+}
+
+#[test]
+fn a_search_that_takes_too_long_is_a_plain_no_for_the_nodes_that_are_left() {
+    let ledger = ledger();
+    for containers in [1, 4, 32] {
+        let candidate = candidate(containers);
+        let over = Search { end: Instant::now(), ..Search::new(&ledger, later()) };
+        for look in over.all(&candidate, &["n1", "n2", "n4"]).expect("no error") {
+            let Look::Failed(Failed { why, unresolvable }) = look else {
+                panic!("{containers}: nobody has searched")
+            };
+            assert!(unresolvable, "nobody tries whose going would help");
+            assert!(why.contains("ends after 200 ms: make several pods of it"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn nodes_in_one_state_are_answered_as_if_each_were_searched() {
+    let names = ["n1", "n2", "n1-too", "n4", "n2-too", "n3"];
+    let mut ledger = Ledger::new(Placement::Binpack);
+    let card = |index: u32, gib: u64| CardReport {
+        index,
+        name: String::new(),
+        uuid: format!("GPU-{index}"),
+        memory: Mib(gib * 1024),
+        local: Mib(0),
+        healthy: true,
+        uid: None,
+        one_uid: true,
+        max_clients: None,
+        held: BTreeMap::new(),
+        guarantee: String::new(),
+        proof: String::new(),
     };
-    assert_eq!(of(15)["NodeNames"], json!(["n1"]));
-    let many = of(1000);
-    assert!(
-        many["FailedNodes"]["n1"].as_str().is_some_and(|why| why.contains("containers")),
-        "{many}"
-    );
+    for (name, gib) in [("n1", 15), ("n1-too", 15), ("n2", 4), ("n2-too", 4), ("n3", 40)] {
+        ledger.set_node(Node {
+            name: name.to_owned(),
+            schedule: Word::Mps,
+            placement: None,
+            max_pods: None,
+            cards: vec![card(0, gib), card(1, gib)],
+        });
+    }
+    let ledger = ledger.snapshot();
+    let told = |looks: Vec<Look>| -> Vec<String> {
+        let one = |(look, name): (Look, &&str)| match look {
+            Look::Open => "open".to_owned(),
+            Look::Suits(suits) => format!("{:?}", ledger.still(name, &suits)),
+            Look::Failed(failed) => format!("{} {}", failed.why, failed.unresolvable),
+        };
+        looks.into_iter().zip(&names).map(one).collect()
+    };
+    for containers in [1, 4, 5, 9, 30] {
+        let candidate = candidate(containers);
+        let search = Search::new(&ledger, later());
+        let all = told(search.all(&candidate, &names).expect("looks"));
+        let each = told(search.each(&candidate, &names, 1).expect("looks"));
+        assert_eq!(all, each, "{containers}");
+        assert!(all[0].starts_with("Some(Some("), "{all:?}");
+        // The score of each is what the filter has found, or is found anew.
+        let pod = candidate.expect("asks").expect("asks");
+        let args = json!({"Pod": {}, "NodeNames": names}).to_string();
+        let scored =
+            scores(&ledger, read(args.as_bytes()).expect("read"), later(), Some(&pod), None);
+        let scored: Vec<i64> = scored.expect("scores").iter().map(|one| one.score).collect();
+        let own = names.map(|name| ledger.score(name, &pod).map_or(0, i64::from));
+        assert_eq!(scored, own, "{containers}");
+    }
 }
 
 fn with_claims(gib: u64, claims: &[&str]) -> Value {

@@ -53,7 +53,7 @@ pub(crate) struct Filtered {
 }
 
 /// Why a node does not do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failed {
     pub(crate) why: String,
     /// Whether the going of pods does not help.

@@ -8,7 +8,7 @@ use mpsgate_policy::{may_read_annotation, pod_annotation};
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
-use super::shape::{MOST, Shape, Text, deserialized_by_shape};
+use super::shape::{MOST, Shape, TOO_LONG, Text, deserialized_by_shape};
 
 /// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -76,7 +76,7 @@ impl<'de> Shape<'de> for Quantities {
         while let Some(key) = map.next_key::<String>()? {
             if is_ours(&key) {
                 if kept.len() == MOST {
-                    return Err(A::Error::custom("a list is too long to be looked at"));
+                    return Err(A::Error::custom(TOO_LONG));
                 }
                 kept.insert(key, map.next_value()?);
             } else {

@@ -1,6 +1,7 @@
 //! The object of a review: which pod is to be evaluated, and what of it matters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use mpsgate_cluster::admission::{
     self, Container, DeviceMount, Nodes, Pod, Processes, Said, ShmVolume,
@@ -8,7 +9,7 @@ use mpsgate_cluster::admission::{
 use mpsgate_cluster::handlers::{Expression, Term, Where};
 use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
-use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Toleration};
+use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{
     PROC, clean, inside, is_exempt, names_processes, pod_mount, pod_variables, touches,
@@ -16,6 +17,7 @@ use mpsgate_policy::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::bounds::{Look, Unseen};
 use super::kept::{MIRROR, Quantities};
 use super::patch::{Mutation, Scheduling};
 use super::placement;
@@ -28,7 +30,8 @@ const TEMPLATES: [&str; 6] =
 /// Whoever asks for a node, as the node authorizer knows them.
 const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
-/// A volume's name is a label of DNS (RFC 1123).
+/// The name of a volume or of a container is a label of DNS (RFC 1123). More of it nobody is told,
+/// as each thing that is said of a container has its name.
 const LONGEST_NAME: usize = 63;
 /// Where a node has the device files of its GPUs.
 const DEVICES: &str = "/dev/nvidia";
@@ -36,7 +39,6 @@ const DEVICES: &str = "/dev/nvidia";
 const LONGEST_DEVICE: usize = 128;
 /// `PATH_MAX` of Linux.
 const LONGEST_PATH: usize = 4096;
-const NO_POD: &str = "this object has no pod in it that could be looked at";
 
 /// What a review is about.
 pub(super) enum Subject {
@@ -47,6 +49,8 @@ pub(super) enum Subject {
     Pod { pod: Pod, forged: Option<Said>, scheduling: Scheduling },
     /// A pod that nobody but a scheduler may make or change so.
     Forged(Said),
+    /// A pod that waits for a node, and tolerates other taints than before.
+    Opened(Pod),
     /// A pod that runs, and its containers that are to be added.
     Ephemeral { pod: Pod, new: Vec<String> },
     /// Pods that will be made.
@@ -54,65 +58,87 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    /// An error is a sentence for a warning.
-    pub(super) fn of(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+    /// # Errors
+    /// Why it is not looked at.
+    pub(super) fn of(
+        request: &Request<'_>,
+        told: &Mutation,
+        until: Instant,
+    ) -> Result<Self, Unseen> {
+        let look = &mut Look::new(until);
+        look.in_time()?;
         let kind = request.kind.0.as_ref().map_or("", |kind| kind.kind.as_str());
         match (kind, request.operation.as_str(), request.sub_resource.as_str()) {
-            ("Pod", "CREATE", "") => Self::made(request, told),
-            ("Pod", "UPDATE", "") => Self::changed(request, told),
+            ("Pod", "CREATE", "") => Self::made(request, told, look),
+            ("Pod", "UPDATE", "") => Self::changed(request, told, look),
             ("Pod", "UPDATE", "ephemeralcontainers") => {
                 let (wire, old): (wire::Pod, wire::Pod) =
                     (read(request.object)?, read(request.old_object)?);
-                let before = ephemeral(&old);
+                let pod = pod_of(&wire, request, told, look)?;
+                let before: BTreeSet<String> = ephemeral(&old).into_iter().collect();
                 let new = ephemeral(&wire).into_iter().filter(|name| !before.contains(name));
-                Ok(Self::Ephemeral { new: new.collect(), pod: pod_of(&wire, request, told)? })
+                Ok(Self::Ephemeral { new: new.collect(), pod })
             }
             (_, "CREATE" | "UPDATE", "") if TEMPLATES.contains(&kind) => {
-                Self::of_owner(kind, request, told)
+                Self::of_owner(kind, request, told, look)
             }
             _ => Ok(Self::Nothing),
         }
     }
 
-    fn made(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+    fn made(request: &Request<'_>, told: &Mutation, look: &mut Look) -> Result<Self, Unseen> {
         let user = request.user_info.0.as_ref();
         let metadata = metadata_of(request.object)?;
         if is_mirror(&metadata, user) {
             return Ok(Self::Nothing);
         }
-        let read = read(request.object).and_then(|wire| Ok((pod_of(&wire, request, told)?, wire)));
+        let read =
+            read(request.object).and_then(|wire| Ok((pod_of(&wire, request, told, look)?, wire)));
         let asks = read.as_ref().map_or(true, |(pod, _)| pod.asks());
         let forged = placement::brought(&metadata, asks);
         let forged = forged.filter(|_| !placement::is_by(user, told.scheduler_account.as_deref()));
         match (read, forged) {
             (Ok((pod, wire)), forged) => {
-                let spec = wire.spec.0.unwrap_or_default();
-                let scheduling = Scheduling {
-                    scheduler: spec.scheduler_name.0.unwrap_or_default(),
-                    node: spec.node_name.0.unwrap_or_default(),
-                };
+                let scheduling = scheduling(&wire.spec.0.unwrap_or_default());
                 Ok(Self::Pod { forged: forged.map(|why| (first(&pod), why)), pod, scheduling })
             }
+            (Err(Unseen::Late), _) => Err(Unseen::Late),
             (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
             (Err(why), None) => Err(why),
         }
     }
 
-    fn changed(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+    fn changed(request: &Request<'_>, told: &Mutation, look: &mut Look) -> Result<Self, Unseen> {
         let (now, then) = (metadata_of(request.object)?, metadata_of(request.old_object)?);
-        let pod = read::<wire::Pod>(request.object).and_then(|wire| pod_of(&wire, request, told));
+        let wire = read::<wire::Pod>(request.object);
+        let pod = wire.as_ref().map_err(Unseen::clone);
+        let pod = pod.and_then(|wire| pod_of(wire, request, told, look));
+        let wire = wire.unwrap_or_default().spec.0.unwrap_or_default();
         let old: wire::Pod = read(request.old_object).unwrap_or_default();
-        let is_bound = old.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty());
+        let old = old.spec.0.unwrap_or_default();
+        let is_bound = !old.node_name.as_str().is_empty();
         let counted = is_bound && pod.as_ref().is_ok_and(Pod::asks);
         let (user, scheduler) = (request.user_info.0.as_ref(), told.scheduler_account.as_deref());
         let changed = placement::changed(&now, &then, counted);
         let changed = changed.filter(|_| !placement::is_by(user, scheduler));
         let name = pod.as_ref().map(first).unwrap_or_default();
-        Ok(changed.map_or(Self::Nothing, |why| Self::Forged((name, why))))
+        Ok(match (changed, pod) {
+            (Some(why), _) => Self::Forged((name, why)),
+            (None, Ok(pod)) if !is_bound && wire.tolerations != old.tolerations => {
+                Self::Opened(pod)
+            }
+            (None, Err(why)) if why == Unseen::Late || !is_bound => return Err(why),
+            (None, _) => Self::Nothing,
+        })
     }
 
     /// Of what makes pods.
-    fn of_owner(kind: &str, request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+    fn of_owner(
+        kind: &str,
+        request: &Request<'_>,
+        told: &Mutation,
+        look: &mut Look,
+    ) -> Result<Self, Unseen> {
         let (owning, old): (Owning<'_>, Owning<'_>) =
             (read(request.object)?, read(request.old_object)?);
         let (now, then) = (template(kind, owning.spec), template(kind, old.spec));
@@ -122,7 +148,9 @@ impl Subject {
             return Ok(Self::Nothing);
         }
         let wire: wire::Pod = read(now)?;
-        let pod = pod_of(&wire, request, told)?;
+        let mut pod = pod_of(&wire, request, told, look)?;
+        let scheduling = wire.spec.0.as_ref().map(scheduling).unwrap_or_default();
+        pod.scheduler = told.placer_of(&pod, &scheduling);
         let metadata = wire.metadata.0.unwrap_or_default();
         let forged = placement::brought(&metadata, pod.asks());
         Ok(Self::Template { forged: forged.map(|why| (first(&pod), why)), pod })
@@ -130,15 +158,15 @@ impl Subject {
 }
 
 /// What is no object is an empty one.
-fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<T, &'static str> {
+fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<T, Unseen> {
     let Some(text) = text else { return Ok(T::default()) };
-    let read: Object<T> = serde_json::from_str(text.get()).map_err(|_| NO_POD)?;
+    let read: Object<T> = serde_json::from_str(text.get()).map_err(|error| Unseen::of(&error))?;
     Ok(read.0.unwrap_or_default())
 }
 
 /// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at
 /// gains nothing.
-fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, &'static str> {
+fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, Unseen> {
     let head: wire::Head = read(object)?;
     Ok(head.metadata.0.unwrap_or_default())
 }
@@ -168,7 +196,11 @@ fn template<'a>(kind: &str, spec: Object<wire::Making<'a>>) -> Option<&'a RawVal
 
 fn ephemeral(pod: &wire::Pod) -> Vec<String> {
     let all = pod.spec.0.iter().flat_map(|spec| objects(&spec.ephemeral_containers));
-    all.map(|one| one.name.as_str().to_owned()).collect()
+    all.map(|one| short(one.name.as_str())).collect()
+}
+
+fn short(name: &str) -> String {
+    name.chars().take(LONGEST_NAME).collect()
 }
 
 fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
@@ -176,16 +208,36 @@ fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
 }
 
 /// What matters of a pod, or of a template of pods.
-fn pod_of(pod: &wire::Pod, request: &Request<'_>, told: &Mutation) -> Result<Pod, &'static str> {
-    let spec = pod.spec.0.as_ref().ok_or(NO_POD)?;
-    let volumes: BTreeMap<&str, &Volume> =
-        spec.volumes.0.iter().map(|one| (one.name.as_str(), one)).collect();
+fn pod_of(
+    pod: &wire::Pod,
+    request: &Request<'_>,
+    told: &Mutation,
+    look: &mut Look,
+) -> Result<Pod, Unseen> {
+    let spec = pod.spec.0.as_ref().ok_or(Unseen::NoPod)?;
     let containers = [&spec.init_containers, &spec.containers, &spec.ephemeral_containers];
+    let all = || containers.into_iter().flat_map(objects);
+    look.containers(all().count())?;
+    let mounts = |one: &wire::Container| {
+        one.volume_mounts.0.len().saturating_add(one.volume_devices.0.len())
+    };
+    look.mounts(all().map(mounts).fold(0, usize::saturating_add))?;
+    let volumes: Volumes<'_> =
+        spec.volumes.0.iter().map(|one| (one.name.as_str(), Place::of(one))).collect();
+    let mut containers = Vec::new();
+    for one in all() {
+        look.in_time()?;
+        containers.push(Container {
+            exempt: is_exempt(&told.exempt, request.namespace.as_str(), one.image.as_str()),
+            ..container(one, &volumes, look)?
+        });
+    }
     let metadata = pod.metadata.0.as_ref();
     let asks = |name: &&str| metadata.is_some_and(|m| m.annotations.text(name).is_some());
     Ok(Pod {
         nodes: nodes(spec),
         place: place(spec),
+        scheduler: told.placer(spec.scheduler_name.as_str()),
         class: spec.runtime_class_name.0.clone().filter(|name| !name.is_empty()),
         host_ipc: spec.host_ipc.is(true),
         host_pids: spec.host_pid.is(true),
@@ -193,15 +245,16 @@ fn pod_of(pod: &wire::Pod, request: &Request<'_>, told: &Mutation) -> Result<Pod
         gpu_count: metadata.and_then(|m| m.labels.text(GPU_COUNT)).map(ToOwned::to_owned),
         asks_by_annotation: MEMORY_ANNOTATIONS.iter().any(asks),
         annotates_cards: metadata.is_some_and(|m| m.annotations.names_cards),
-        containers: containers
-            .into_iter()
-            .flat_map(objects)
-            .map(|one| Container {
-                exempt: is_exempt(&told.exempt, request.namespace.as_str(), one.image.as_str()),
-                ..container(one, &volumes)
-            })
-            .collect(),
+        containers,
     })
+}
+
+/// What it says of its scheduler.
+fn scheduling(spec: &Spec) -> Scheduling {
+    Scheduling {
+        scheduler: spec.scheduler_name.as_str().to_owned(),
+        node: spec.node_name.as_str().to_owned(),
+    }
 }
 
 /// Where it may go, in all its words.
@@ -229,14 +282,6 @@ fn place(spec: &Spec) -> Where {
                 fields: expressions(&term.match_fields),
             })
             .collect(),
-        tolerations: objects(&spec.tolerations)
-            .map(|one| Toleration {
-                key: text(&one.key),
-                operator: text(&one.operator),
-                value: text(&one.value),
-                effect: text(&one.effect),
-            })
-            .collect(),
     }
 }
 
@@ -247,21 +292,61 @@ fn terms(spec: &Spec) -> impl Iterator<Item = &wire::Term> {
     required.into_iter().flat_map(|required| objects(&required.node_selector_terms))
 }
 
-fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Container {
+/// A volume, and where on the node it is, if a mount of it can show anything that is looked for.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    volume: &'a Volume,
+    /// Cleaned.
+    host: Option<&'a str>,
+}
+
+type Volumes<'a> = BTreeMap<&'a str, Place<'a>>;
+
+impl<'a> Place<'a> {
+    /// Asked once for each volume, however many mounts there are of it.
+    fn of(volume: &'a Volume) -> Self {
+        let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH && matters(path));
+        Self { volume, host }
+    }
+}
+
+/// Whether something that is looked for is that directory of the node, lies in it, or has it below:
+/// device files of GPUs, processes, mpsgate's own, the host's `/dev/shm`. What lies below a volume
+/// has no `..` in it.
+fn matters(path: &str) -> bool {
+    path.starts_with(DEVICES)
+        || matches!(path, "/dev" | "/dev/shm")
+        || path.starts_with(PROC)
+        || names_processes(path, true)
+        || touches(path).is_some()
+}
+
+fn container(
+    container: &wire::Container,
+    volumes: &Volumes<'_>,
+    look: &mut Look,
+) -> Result<Container, Unseen> {
     let (limits, core_percentage) = match amounts(container) {
         Ok((given, core)) => (Ok(given), core),
         Err(why) => (Err(why), 0),
     };
     let security = container.security_context.0.as_ref();
     let added = security.and_then(|context| context.capabilities.0.as_ref());
-    let mounts = objects(&container.volume_mounts).chain(objects(&container.volume_devices));
+    let mut sources = Vec::new();
+    for mount in objects(&container.volume_mounts) {
+        if let Some(source) = Source::of(volumes, mount, look)? {
+            sources.push((source, Some(mount.mount_path.as_str())));
+        }
+    }
+    for device in objects(&container.volume_devices) {
+        sources.extend(Source::of(volumes, device, look)?.map(|source| (source, None)));
+    }
     let variables: Vec<_> =
         objects(&container.env).map(|one| (one.name.as_str(), one.text())).collect();
     let visible = variables.iter().rfind(|(name, _)| *name == VISIBLE);
-    let source = |mount: &wire::Mount| Source::of(volumes.get(mount.name.as_str())?, mount);
     let at_card = |mount: &wire::Mount| pod_mount(mount.mount_path.as_str());
-    Container {
-        name: container.name.as_str().to_owned(),
+    Ok(Container {
+        name: short(container.name.as_str()),
         privileged: security.is_some_and(|context| context.privileged.is(true)),
         capabilities: added
             .into_iter()
@@ -274,14 +359,15 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
         limits,
         core_percentage,
         exempt: false,
-        device_mounts: mounts.filter_map(|mount| device(&source(mount)?)).collect(),
+        device_mounts: sources.iter().filter_map(|(source, _)| device(source)).collect(),
         // One that no node replaces counts first.
-        processes: objects(&container.volume_mounts)
-            .filter_map(|mount| processes(&source(mount)?, mount.mount_path.as_str()))
+        processes: sources
+            .iter()
+            .filter_map(|(source, mount_path)| processes(source, (*mount_path)?))
             .min_by_key(|shown| shown.at_proc),
-        ours: objects(&container.volume_mounts).find_map(|mount| ours(&source(mount)?)),
-        shm: shm(container, volumes),
-    }
+        ours: sources.iter().find_map(|(source, mount_path)| mount_path.and_then(|_| ours(source))),
+        shm: shm(container, volumes, look)?,
+    })
 }
 
 /// Where on the node a mount begins.
@@ -293,9 +379,15 @@ struct Source {
 }
 
 impl Source {
-    /// Kubernetes takes no `..` in what is below a volume, nor in what a variable brings there.
-    fn of(volume: &Volume, mount: &wire::Mount) -> Option<Self> {
-        let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
+    /// `None` where it can show nothing that is looked for. Kubernetes takes no `..` in what is
+    /// below a volume, nor in what a variable brings there.
+    fn of(
+        volumes: &Volumes<'_>,
+        mount: &wire::Mount,
+        look: &mut Look,
+    ) -> Result<Option<Self>, Unseen> {
+        let place = volumes.get(mount.name.as_str());
+        let Some(host) = place.and_then(|place| place.host) else { return Ok(None) };
         let expression = mount.sub_path_expr.as_str();
         let known = expression.split_once("$(").map(|(known, _)| known);
         let below = match known {
@@ -303,8 +395,9 @@ impl Source {
             None if expression.is_empty() => mount.sub_path.as_str(),
             None => expression,
         };
+        look.path(host.len().saturating_add(below.len()))?;
         let path = clean(&format!("{host}/{below}")).into_owned();
-        Some(Self { path, is_below: known.is_some() })
+        Ok(Some(Self { path, is_below: known.is_some() }))
     }
 
     /// No longer than it takes to tell it: one path may stand in thousands of mounts.
@@ -333,18 +426,26 @@ fn ours(source: &Source) -> Option<String> {
 }
 
 /// Its volume at `/dev/shm`. Of several the last counts, as in the container.
-fn shm(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Option<ShmVolume> {
+fn shm(
+    container: &wire::Container,
+    volumes: &Volumes<'_>,
+    look: &mut Look,
+) -> Result<Option<ShmVolume>, Unseen> {
     let at_shm = |mount: &&wire::Mount| admission::is_shm(mount.mount_path.as_str());
-    let mount = objects(&container.volume_mounts).filter(at_shm).last()?;
-    let volume = volumes.get(mount.name.as_str())?;
-    let source = Source::of(volume, mount);
+    let mount = objects(&container.volume_mounts).filter(at_shm).last();
+    let Some((mount, place)) =
+        mount.and_then(|mount| Some((mount, volumes.get(mount.name.as_str())?)))
+    else {
+        return Ok(None);
+    };
+    let source = Source::of(volumes, mount, look)?;
     if source.is_some_and(|source| !source.is_below && admission::is_shm(&source.path)) {
-        return None;
+        return Ok(None);
     }
+    let volume = place.volume;
     // One volume may be mounted by thousands of containers, and what each is told shall cost
     // little.
-    let short = |text: &str| text.chars().take(LONGEST_NAME).collect();
-    Some(ShmVolume { name: short(volume.name.as_str()), kind: short(volume.kind()) })
+    Ok(Some(ShmVolume { name: short(volume.name.as_str()), kind: short(volume.kind()) }))
 }
 
 /// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also

@@ -1,9 +1,11 @@
 //! The answer to a review.
 
+use std::collections::BTreeSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mpsgate_cluster::admission::Said;
-use mpsgate_model::Refusal;
+use mpsgate_model::{Code, Refusal};
 use serde_json::{Value, json};
 
 use super::Unreadable;
@@ -14,6 +16,10 @@ use super::wire::Request;
 const LONGEST_WARNING: usize = 256;
 /// It shows no more of them than 4,096 characters.
 const MOST_WARNINGS: usize = 16;
+/// Containers whose refusals are told. The others are counted: who mends these sees the next.
+const TOLD: usize = 4;
+/// Bytes of a refusal. Controllers copy it into a condition and an event, and `kubectl` prints it.
+const LONGEST_REFUSAL: usize = 4096;
 
 /// Allowed, until somebody refuses it.
 pub(super) struct Reply {
@@ -36,15 +42,50 @@ impl Reply {
 
     /// What a node would say, and what to do, a warning each: both would be cut.
     pub(super) fn warn_of(mut self, container: &str, refusal: &Refusal) -> Self {
+        if self.warnings.len() >= MOST_WARNINGS {
+            return self;
+        }
         self.add(&format!("mpsgate: container {container:?}: {refusal}"));
         self.add(&format!("mpsgate: hint: {}", refusal.hint));
         self
     }
 
+    /// What a node would say of the first containers, and how many others there are. What is the
+    /// whole pod's, the first of them is told.
     pub(super) fn refuse(mut self, refused: &[Said]) -> Self {
-        let texts: Vec<String> =
-            refused.iter().map(|(container, refusal)| refusal.render(container)).collect();
-        self.refused = (!texts.is_empty()).then(|| texts.join("\n"));
+        let mut texts: Vec<String> = Vec::new();
+        let (mut told, mut others) = (Vec::new(), BTreeSet::new());
+        let mut of_pod: Option<&Refusal> = None;
+        for (container, refusal) in refused {
+            if refusal.code == Code::Handler && of_pod == Some(refusal) {
+                continue;
+            }
+            if !told.contains(&container) {
+                if told.len() == TOLD {
+                    others.insert(container);
+                    continue;
+                }
+                told.push(container);
+            }
+            if refusal.code == Code::Handler {
+                of_pod = Some(refusal);
+            }
+            texts.push(refusal.render(container));
+        }
+        if texts.is_empty() {
+            return self;
+        }
+        let mut text = texts.join("\n");
+        let more = match others.len() {
+            0 => String::new(),
+            more => format!("\nmpsgate: and {more} more containers are refused"),
+        };
+        let most = LONGEST_REFUSAL.saturating_sub(more.len());
+        if text.len() > most {
+            text.truncate(text.floor_char_boundary(most.saturating_sub('…'.len_utf8())));
+            text.push('…');
+        }
+        self.refused = Some(text + &more);
         self
     }
 

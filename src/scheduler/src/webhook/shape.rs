@@ -9,8 +9,11 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// More than any pod has of anything. What has more is not looked at.
+/// Elements of one list that matter, or keys of one map: more than any pod has of anything. What
+/// has more is not looked at.
 pub(super) const MOST: usize = 10_000;
+/// What is said of it.
+pub(super) const TOO_LONG: &str = "a list of more than 10000";
 
 /// A value that is made of whatever stands there.
 pub(super) trait Shape<'de>: Default {
@@ -162,7 +165,7 @@ impl<'de, T: Element<'de>> Shape<'de> for List<T> {
         while let Some(element) = list.next_element::<T>()? {
             if element.matters() {
                 if kept.len() == MOST {
-                    return Err(A::Error::custom("a list is too long to be looked at"));
+                    return Err(A::Error::custom(TOO_LONG));
                 }
                 kept.push(element);
             }
@@ -196,10 +199,35 @@ impl<'de> Shape<'de> for Texts {
         let mut kept = BTreeMap::new();
         while let Some((key, value)) = map.next_entry::<String, Text>()? {
             if kept.len() == MOST {
-                return Err(A::Error::custom("a list is too long to be looked at"));
+                return Err(A::Error::custom(TOO_LONG));
             }
             kept.insert(key, value);
         }
         Ok(Self(kept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sentence_has_the_bound_and_the_bound_is_still_read() {
+        assert!(TOO_LONG.ends_with(&MOST.to_string()));
+        for (count, is_read) in [(MOST, true), (MOST + 1, false)] {
+            let list = format!("[{}]", vec![r#""a""#; count].join(","));
+            let map: Vec<String> = (0..count).map(|n| format!(r#""{n}":"""#)).collect();
+            let map = format!("{{{}}}", map.join(","));
+            let list = serde_json::from_str::<List<Text>>(&list).map(|list| list.0.len());
+            let map = serde_json::from_str::<Texts>(&map).map(|map| map.0.len());
+            for read in [list, map] {
+                match read {
+                    Ok(read) => assert!(is_read && read == count, "{read}"),
+                    Err(why) => {
+                        assert!(!is_read && why.to_string().starts_with(TOO_LONG), "{why}");
+                    }
+                }
+            }
+        }
     }
 }

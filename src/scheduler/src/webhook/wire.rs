@@ -277,13 +277,14 @@ impl Element<'_> for Expression {
     }
 }
 
-#[derive(Default, Deserialize)]
+/// Compared with that of before, and not read.
+#[derive(Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Toleration {
-    pub(super) key: Text,
-    pub(super) operator: Text,
-    pub(super) value: Text,
-    pub(super) effect: Text,
+    key: Text,
+    operator: Text,
+    value: Text,
+    effect: Text,
 }
 
 impl Element<'_> for Toleration {}

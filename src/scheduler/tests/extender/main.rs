@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
 mod removal;
+mod shown;
+mod steered;
 mod strangers;
 mod tls;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser as _;
-use fake_api_server::{Cluster, Fault, World};
+use fake_api_server::{Cluster, Fault, World, managed_fields};
 use mpsgate_edge::Remedy as _;
 use mpsgate_scheduler::{Arguments, SchedulerError, remove};
 use tokio::sync::oneshot;
@@ -90,6 +90,25 @@ async fn nodes_with_something_of_mpsgates_are_told_and_the_last_condition_is_wai
     removing.end().await.unwrap();
     // The chart's mpsgated still runs there: it must not take the cards again.
     assert!(removing.is_told("held") && removing.is_told("shows") && !removing.is_told("other"));
+}
+
+#[tokio::test]
+async fn of_a_node_that_cannot_be_read_what_can_be_is_waited_for() {
+    let mut world = world();
+    world.edit("nodes", "other", |node| node["metadata"]["managedFields"] = managed_fields(1000));
+    world.edit("nodes", "held", |node| node["metadata"]["labels"]["a"] = 1.into());
+    let mut removing = Removing::start(world, &["--removal", "begin"]).await;
+    for node in ["held", "shows"] {
+        removing.until_told(node).await;
+    }
+    assert!(!removing.is_told("other") && !removing.ended.is_finished());
+    removing.world(|world| {
+        for node in ["held", "shows"] {
+            world.give_back(node, false);
+            world.give_back(node, true);
+        }
+    });
+    removing.end().await.unwrap();
 }
 
 #[tokio::test]

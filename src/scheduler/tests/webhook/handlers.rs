@@ -23,7 +23,7 @@ pub(crate) fn known() -> Known {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let node = |pool: &str, handlers| GpuNode {
         labels: [("pool".to_owned(), pool.to_owned())].into(),
-        taints: Vec::new(),
+        is_switched: true,
         handlers,
     };
     let says = |led: &[&str], round: &[&str]| {
@@ -196,5 +196,41 @@ pub(super) fn cases() -> Vec<Case> {
         ),
     ]);
     all.extend(ways());
+    all.extend(steered());
     all
+}
+
+/// Pods that may go to the nodes of both pools, by a scheduler that asks our extender and by
+/// another one; and what is asked again of those that wait.
+fn steered() -> Vec<Case> {
+    let both = |pod: Value| {
+        with(
+            pod,
+            "/spec/affinity",
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["round", "led"]}]}
+            ]}}}),
+        )
+    };
+    let other = || both(class(asking(), "nvidia"));
+    let placed = |pod: Value| with(pod, "/spec/schedulerName", json!("mpsgate"));
+    let node = |pod: Value| with(pod, "/spec/nodeName", json!("gpu-1"));
+    let opened = |pod: Value| {
+        let more = with(pod.clone(), "/spec/tolerations", json!([{"operator": "Exists"}]));
+        review("Pod", "UPDATE", "", more, pod)
+    };
+    let shows = both(class(visible(pod(json!({})), "all"), "nvidia"));
+    vec![
+        ("steered: one of its nodes bypasses mpsgate", of_pod(&placed(other()))),
+        ("steered: the same, and nobody steers it", of_pod(&other())),
+        ("steered: each of its nodes does", of_pod(&pool(placed(other()), "round"))),
+        ("steered: it names its node", of_pod(&node(placed(other())))),
+        ("steered: without GPU memory, with all cards", of_pod(&placed(shows))),
+        ("steered: a Deployment", template("Deployment", "CREATE", &placed(other()), None)),
+        ("opened: more is tolerated, and nobody steers it", opened(other())),
+        ("opened: the same, and it is steered", opened(placed(other()))),
+        ("opened: the same, and it has its node", opened(node(other()))),
+        ("opened: the same, on nodes where it is led", opened(pool(other(), "led"))),
+        ("opened: the same, and it shows no GPU", opened(both(class(pod(json!({})), "nvidia")))),
+    ]
 }

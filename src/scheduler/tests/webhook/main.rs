@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,10 +20,17 @@ use mpsgate_testing::golden::compare;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+mod bounds;
 mod cases;
+mod long;
 
 use cases::handlers::{exempt, known};
 use cases::{SCHEDULER, cases, of_pod, pod, review};
+
+/// When no test is still waiting.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
 
 fn answer(bytes: &[u8]) -> Value {
     let answer: Value = serde_json::from_slice(bytes).unwrap();
@@ -34,14 +42,15 @@ fn answer(bytes: &[u8]) -> Value {
 fn evaluated(review: &Value) -> Value {
     let account = Mutation {
         scheduler_account: Some(SCHEDULER.to_owned()),
+        steered_schedulers: vec!["mpsgate".to_owned()],
         exempt: exempt(),
         ..Mutation::default()
     };
-    answer(&validate(review.to_string().as_bytes(), &account, &known()).unwrap())
+    answer(&validate(review.to_string().as_bytes(), &account, &known(), later()).unwrap())
 }
 
 fn changed(review: &Value, mutation: &Mutation) -> Option<Value> {
-    let response = answer(&mutate(review.to_string().as_bytes(), mutation).unwrap());
+    let response = answer(&mutate(review.to_string().as_bytes(), mutation, later()).unwrap());
     assert_eq!(response["allowed"], true, "a change refuses nothing");
     let patch = response.get("patch")?.as_str()?;
     assert_eq!(response["patchType"], "JSONPatch");
@@ -63,6 +72,7 @@ fn both() -> Mutation {
         host_ipc: true,
         scheduler_name: Some("mpsgate".to_owned()),
         replaced_schedulers: vec!["ack-co-scheduler".to_owned()],
+        steered_schedulers: vec!["mpsgate".to_owned()],
         scheduler_account: Some(SCHEDULER.to_owned()),
         ipc: Ipc::RequireHost,
         exempt: exempt(),
@@ -124,7 +134,9 @@ fn without_an_account_nobody_says_where_a_pod_was_placed() {
     let case = |name: &str| cases().into_iter().find(|(other, _)| *other == name).unwrap().1;
     for name in ["the same, by the scheduler", "a placement changes, by the scheduler"] {
         let response = |mutation: &Mutation| {
-            answer(&validate(case(name).to_string().as_bytes(), mutation, &known()).unwrap())
+            answer(
+                &validate(case(name).to_string().as_bytes(), mutation, &known(), later()).unwrap(),
+            )
         };
         assert_eq!(response(&both())["allowed"], true, "{name}");
         assert_eq!(response(&Mutation::default())["allowed"], false, "{name}");
@@ -145,8 +157,8 @@ fn peak_memory() -> u64 {
 fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
     const MIB: usize = 1 << 20;
     let many = |what: &str| vec![what; 2 * MIB / (what.len() + 1)].join(",");
-    // Of more containers than these none is looked at.
-    let most = |what: &str| vec![what; 9_000].join(",");
+    // Of more containers than some of these none is looked at.
+    let most = |what: &str| vec![what; 500].join(",");
     let review = |object: &str, more: &str| {
         format!(
             r#"{{"request":{{"uid":"1","kind":{{"kind":"Pod"}},"operation":"CREATE","object":{object}{more}}}}}"#
@@ -181,7 +193,7 @@ fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
         "[".repeat(2 * MIB),
     ] {
         let before = peak_memory();
-        let _ = validate(body.as_bytes(), &both(), &known());
+        let _ = validate(body.as_bytes(), &both(), &known(), later());
         let took = peak_memory().saturating_sub(before);
         assert!(took < 16 << 10, "{took} KiB for {}…", &body[..100]);
     }
@@ -190,11 +202,12 @@ fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
 #[test]
 fn what_is_no_review_is_refused_by_http_alone_where_nobody_asked_a_question() {
     for (body, json) in [("", false), ("{", false), ("\u{0}", false), ("[]", true), ("{}", true)] {
-        let error = validate(body.as_bytes(), &both(), &known()).unwrap_err();
+        let error = validate(body.as_bytes(), &both(), &known(), later()).unwrap_err();
         assert_eq!(matches!(error, Unreadable::Json(_)), !json, "{body:?}: {error}");
     }
     for uid in [json!(null), json!(7), json!("")] {
-        let error = mutate(json!({"request": {"uid": uid}}).to_string().as_bytes(), &both());
+        let error =
+            mutate(json!({"request": {"uid": uid}}).to_string().as_bytes(), &both(), later());
         assert!(matches!(error, Err(Unreadable::NoUid)), "{uid}");
     }
 }
@@ -238,7 +251,8 @@ fn without_host_ipc_a_pod_is_left_to_the_nodes_where_their_policy_says_so() {
             ] {
                 let told_nothing = Mutation { host_ipc: false, ..told.clone() };
                 let response = answer(
-                    &validate(review.to_string().as_bytes(), &told_nothing, &known()).unwrap(),
+                    &validate(review.to_string().as_bytes(), &told_nothing, &known(), later())
+                        .unwrap(),
                 );
                 let is_silent = response["allowed"] == true && response.get("warnings").is_none();
                 assert_eq!(is_silent, leaves, "{ipc} {users}: {response}");
@@ -253,7 +267,7 @@ fn without_host_ipc_a_pod_is_left_to_the_nodes_where_their_policy_says_so() {
             json!([{"name": "dshm", "mountPath": "/dev/shm"}]);
         pod["spec"]["volumes"] = json!([{"name": "dshm", "emptyDir": {"medium": "Memory"}}]);
         let review = of_pod(&pod).to_string();
-        let response = answer(&validate(review.as_bytes(), &told, &known()).unwrap());
+        let response = answer(&validate(review.as_bytes(), &told, &known(), later()).unwrap());
         let text = response.to_string();
         assert!(text.contains("[E_PRIVILEGED]") && text.contains("[W_SHM]"), "{text}");
         assert_eq!(text.contains("[E_NO_HOST_IPC]"), !leaves, "{text}");
@@ -265,11 +279,26 @@ fn a_template_is_evaluated_as_its_pods_will_be() {
     let review = cases().into_iter().find(|(name, _)| *name == "a Deployment").unwrap().1;
     let warnings = |mutation: &Mutation| {
         let response =
-            answer(&validate(review.to_string().as_bytes(), mutation, &known()).unwrap());
+            answer(&validate(review.to_string().as_bytes(), mutation, &known(), later()).unwrap());
         response["warnings"].as_array().map_or(0, Vec::len)
     };
     assert_eq!(warnings(&Mutation::default()), 2);
     assert_eq!(warnings(&both()), 0);
+}
+
+#[test]
+fn a_template_is_steered_by_the_scheduler_that_its_pods_will_have() {
+    let name = "a Deployment of nvidia's class with GPU memory";
+    let review = cases().into_iter().find(|(other, _)| *other == name).unwrap().1;
+    let refuses = |mutation: &Mutation| {
+        let text =
+            answer(&validate(review.to_string().as_bytes(), mutation, &known(), later()).unwrap());
+        text.to_string().contains("bypasses mpsgate on node gpu-1")
+    };
+    assert!(refuses(&Mutation::default()));
+    // Its pods say nothing of a scheduler, and get one.
+    assert!(!refuses(&both()));
+    assert!(refuses(&Mutation { steered_schedulers: Vec::new(), ..both() }));
 }
 
 #[test]
@@ -384,8 +413,8 @@ proptest! {
 
     #[test]
     fn no_bytes_break_it(body in prop::collection::vec(any::<u8>(), 0..64)) {
-        prop_assert!(validate(&body, &both(), &known()).is_err());
-        prop_assert!(mutate(&body, &both()).is_err());
+        prop_assert!(validate(&body, &both(), &known(), later()).is_err());
+        prop_assert!(mutate(&body, &both(), later()).is_err());
     }
 
     /// Refused for want of hostIPC before, never after; and nothing is changed twice.

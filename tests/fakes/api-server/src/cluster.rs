@@ -69,6 +69,13 @@ impl World {
         self.index(plural, name).map_or(Value::Null, |index| self.objects[index].1.clone())
     }
 
+    /// Writes into an object, whatever an API server would say of it.
+    pub fn edit(&mut self, plural: &'static str, name: &str, edit: impl FnOnce(&mut Value)) {
+        let mut object = self.get(&format!("{plural}/{name}"));
+        edit(&mut object);
+        self.put(plural, object);
+    }
+
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let (plural, name) = key.split_once('/').unwrap();
         self.index(plural, name).map(|index| self.objects.remove(index).1)
@@ -105,6 +112,30 @@ impl World {
             "metadata": {"name": name, "labels": {"ack.node.gpu.schedule": "mps"}, "annotations": {"mpsgate.io/cards": annotation}},
         });
         self.put("nodes", node);
+    }
+
+    /// What a node says of its handlers: those that bypass mpsgate.
+    pub fn set_round(&mut self, name: &str, round: &[&str]) {
+        let mut node = self.get(&format!("nodes/{name}"));
+        let report =
+            json!({"version": 1, "default": "mpsgate", "led": ["mpsgate"], "round": round});
+        node["metadata"]["annotations"]["mpsgate.io/handlers"] = report.to_string().into();
+        self.put("nodes", node);
+    }
+
+    /// A RuntimeClass of its handler's name.
+    pub fn add_class(&mut self, name: &str) {
+        let class = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": {"name": name}, "handler": name,
+        });
+        self.put("runtimeclasses", class);
+    }
+
+    pub fn set_class(&mut self, pod: &str, class: &str) {
+        let mut object = self.get(&format!("pods/{pod}"));
+        object["spec"]["runtimeClassName"] = class.into();
+        self.put("pods", object);
     }
 
     /// What mpsgated writes when it has cards of the node; a pod holds memory.
@@ -188,7 +219,9 @@ impl World {
         match (method, parts.as_slice()) {
             (
                 "GET",
-                ["api", "v1", plural @ ("pods" | "nodes")] | [.., "namespaces", _, plural @ "pods"],
+                ["api", "v1", plural @ ("pods" | "nodes")]
+                | [.., "namespaces", _, plural @ "pods"]
+                | [.., "v1", plural @ "runtimeclasses"],
             ) => Ok((200, self.list(plural, request))),
             ("GET", [.., plural @ ("pods" | "nodes" | "leases" | "resourceclaims"), name]) => {
                 Ok((200, there(self.get(&format!("{plural}/{name}")))?))
@@ -250,6 +283,14 @@ impl World {
             _ => Err(500),
         }
     }
+}
+
+/// `managedFields` as whoever may write an object can have them.
+#[must_use]
+pub fn managed_fields(levels: usize) -> Value {
+    let deep = (0..levels).fold(json!({}), |inner, _| json!({"f:x": inner}));
+    json!([{"manager": "x", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": deep,
+        "time": "10000-01-01T23:58:59Z"}])
 }
 
 pub(crate) fn selected(item: &Value, one: &str) -> bool {

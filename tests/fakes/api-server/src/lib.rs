@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-pub use cluster::{Cluster, Fault, World};
+pub use cluster::{Cluster, Fault, World, managed_fields};
 pub use resource::{Resources, Right, Store};
 
 /// What was asked; of the head the first line.

@@ -225,9 +225,12 @@ impl Store {
         let path = request.target().0;
         let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let dry = request.parameter("dryRun").is_some();
-        if let Some(name) = path.strip_prefix("/api/v1/nodes/") {
-            self.may("nodes", "get", name)?;
-            return Ok((200, self.there(&format!("nodes/{name}"))?));
+        // A list as it is now. One from the server's cache begins a watch, and nodes are not
+        // watched in this double.
+        let is_now = request.parameter("resourceVersion").is_none();
+        if (method, path) == ("GET", "/api/v1/nodes") && is_now {
+            self.may("nodes", "list", "")?;
+            return Ok((200, self.list("nodes/", "NodeList", "v1", request)));
         }
         let Some(rest) = path.strip_prefix(GROUP).filter(|_| self.served) else {
             // As the server has it: no Status.
@@ -248,14 +251,8 @@ impl Store {
             }
             ("GET", ["resourceslices"]) => {
                 self.may("resourceslices", "list", "")?;
-                let selector = request.parameter("fieldSelector").unwrap_or_default();
-                let of = |(key, one): &(&String, &Value)| {
-                    key.starts_with("resourceslices/") && all_selected(one, &selector)
-                };
-                let items: Vec<_> = self.objects.iter().filter(of).map(|(_, one)| one).collect();
-                let metadata = json!({"resourceVersion": self.version.to_string()});
-                let list = json!({"kind": "ResourceSliceList", "apiVersion": "resource.k8s.io/v1", "metadata": metadata, "items": items});
-                Ok((200, list))
+                let api = "resource.k8s.io/v1";
+                Ok((200, self.list("resourceslices/", "ResourceSliceList", api, request)))
             }
             ("POST", ["resourceslices"]) => {
                 self.may("resourceslices", "create", "")?;
@@ -305,6 +302,16 @@ impl Store {
             }
             _ => Err(refusal(405, "not in this double", path)),
         }
+    }
+
+    fn list(&self, prefix: &str, kind: &str, api: &str, request: &Request) -> Value {
+        let selector = request.parameter("fieldSelector").unwrap_or_default();
+        let of = |(key, one): &(&String, &Value)| {
+            key.starts_with(prefix) && all_selected(one, &selector)
+        };
+        let items: Vec<_> = self.objects.iter().filter(of).map(|(_, one)| one).collect();
+        let metadata = json!({"resourceVersion": self.version.to_string()});
+        json!({"kind": kind, "apiVersion": api, "metadata": metadata, "items": items})
     }
 
     fn there(&self, key: &str) -> Result<Value, Refusal> {

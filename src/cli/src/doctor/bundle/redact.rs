@@ -1,5 +1,6 @@
 //! What must not leave the node, taken out of text and of JSON. Rather too much than too little.
 
+use mpsgate_model::printable;
 use serde_json::Value;
 
 mod unit;
@@ -102,7 +103,7 @@ pub(super) fn json(document: &str) -> String {
             walk(&mut value, "");
             let mut out = serde_json::to_string_pretty(&value).unwrap_or_default();
             out.push('\n');
-            out
+            printable::json(out)
         }
         Err(_) => text(document),
     }

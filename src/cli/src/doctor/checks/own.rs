@@ -267,12 +267,21 @@ pub(super) fn claims(facts: &Facts) -> Vec<Finding> {
 /// What is known of the pods' limits. Without it their tokens are all that counts.
 pub(super) fn api_server(facts: &Facts) -> Vec<Finding> {
     let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
-    let Some(ApiServerStatus { node, pods, problem, hint, events_dropped }) = &status.api_server
+    let Some(ApiServerStatus { node, pods, problem, hint, events_dropped, left_out }) =
+        &status.api_server
     else {
         return vec![ok("not asked (kubernetes.kubeconfig)")];
     };
     let found = match problem {
         Some(problem) => warn(problem.clone(), hint.clone().unwrap_or_else(|| LOGS.to_owned())),
+        None if !left_out.is_empty() => warn(
+            format!(
+                "{pods} pods are known; {} cannot be read: {}",
+                left_out.len(),
+                left_out.iter().take(3).map(String::as_str).collect::<Vec<_>>().join("; ")
+            ),
+            "look at it: kubectl get -o json; a delete of it helps at once",
+        ),
         None if *events_dropped > 0 => warn(
             format!("{pods} pods are known; {events_dropped} events were not written"),
             "the API server takes them too slowly; what they said is in the log: journalctl -u mpsgated",

@@ -1,5 +1,5 @@
 //! `make bench-scheduler`: what mpsgate-scheduler and its ledger cost with 5,000 nodes of 8 cards
-//! and 100,000 pods, and how well it packs.
+//! and 100,000 pods, what one hostile question costs the next, and how well it packs.
 //!
 //! Needs no root, no node and no API server: the ledger is pure, and the program reads lists that
 //! are made here.
@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod api;
+mod hostile;
 mod http;
+#[path = "../../../../../src/scheduler/tests/webhook/long.rs"]
+mod long;
 #[path = "../../machine.rs"]
 mod machine;
 mod objects;
@@ -26,7 +29,7 @@ const USAGE: &str = "usage: mpsgate-bench-scheduler [--seeds N] [--nodes N] [--c
   --nodes N   nodes of the generated cluster for packing (200)
   --check     exit status 1 where a budget is not met
   --program   mpsgate-scheduler (the one beside this program)
-  --scale     only latency, memory and rebuild
+  --scale     only latency, hostile questions, memory and rebuild
   --packing   only packing
   --trace     also packing of a public trace, in the format of cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata";
 

@@ -1,5 +1,7 @@
 //! What is taken out, and what stays.
 
+use mpsgate_testing::{ODD, assert_printable};
+
 use super::*;
 
 #[test]
@@ -112,6 +114,14 @@ fn secrets_in_documents_go_by_their_key() {
     assert_eq!(value["environment"]["NVIDIA_X"], "1");
     assert_eq!(value["key"]["container_id"], "c1");
     assert_eq!((&value["n"], &value["note"]), (&1.into(), &"see mpsgate1.[redacted]".into()));
+}
+
+#[test]
+fn a_document_is_one_that_may_be_printed() {
+    let after = json(&serde_json::json!({"why": ODD}).to_string());
+    assert_printable(&after);
+    let value: Value = serde_json::from_str(&after).unwrap_or_default();
+    assert!(value["why"].as_str().is_some_and(|why| why.contains("a\u{202e}b")), "{after}");
 }
 
 #[test]
