@@ -70,6 +70,7 @@ def matches(policy, resource, operation):
 
 MPSGATED = "system:serviceaccount:mpsgate-system:mpsgate"
 SCHEDULER = "system:serviceaccount:mpsgate-system:mpsgate-scheduler"
+REMOVAL = "system:serviceaccount:mpsgate-system:mpsgate-removal"
 NODE = "authentication.kubernetes.io/node-name"
 POD = "authentication.kubernetes.io/pod-name"
 
@@ -243,6 +244,7 @@ def claim_rows():
         yield policy, f"its own left-over {what} deleted", True, "resourceslices", delete, None, wrong
     long = "n" * 253
     cut = change(change(change(THE_SLICE, ("spec", "nodeName"), long), ("spec", "pool", "name"), long), ("metadata", "name"), "n" * 225 + "-0123456789abcdef-mpsgate.io")
+    cut = change(cut, ("metadata", "ownerReferences", 0, "name"), long)
     yield policy, "a long node's made", True, "resourceslices", request("CREATE", node=long), cut, None
     yield policy, "a long node's under a name of its own", False, "resourceslices", request("CREATE", node=long), change(cut, ("metadata", "name"), "n2-gpu.example.com"), None
     yield policy, "another node's made", False, "resourceslices", create, other, None
@@ -252,6 +254,53 @@ def claim_rows():
         yield policy, f"made by a token {what}", False, "resourceslices", request("CREATE", **token), THE_SLICE, None
         yield policy, f"changed by a token {what}", False, "resourceslices", request(**token), grown, THE_SLICE
         yield policy, f"deleted by a token {what}", False, "resourceslices", request("DELETE", **token), None, THE_SLICE
+    metadata = {"name": "n1-mpsgate.io", "uid": "u", "generation": 1, "creationTimestamp": "1", "managedFields": [{}], "ownerReferences": THE_SLICE["metadata"]["ownerReferences"]}
+    yield policy, "made, with what the API server sets", True, "resourceslices", create, change(THE_SLICE, ("metadata",), metadata), None
+    for what, path, value in (
+        ("a finalizer", ("metadata", "finalizers"), ["a/b"]),
+        ("a label", ("metadata", "labels"), {"a": "b"}),
+        ("an annotation", ("metadata", "annotations"), {"a": "b" * 200_000}),
+        ("no owner", ("metadata", "ownerReferences"), None),
+        ("another node as owner", ("metadata", "ownerReferences", 0, "name"), "n2"),
+        ("a pod as owner", ("metadata", "ownerReferences", 0, "kind"), "Pod"),
+        ("a second owner", ("metadata", "ownerReferences"), [*THE_SLICE["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "Node", "name": "n2", "uid": "u2"}]),
+        ("whole cards", ("spec", "devices", 0, "allowMultipleAllocations"), None),
+        ("whole cards by word", ("spec", "devices", 0, "allowMultipleAllocations"), False),
+        ("more cards than there can be", ("spec", "devices"), [{**THE_SLICE["spec"]["devices"][0], "name": f"gpu-{n}"} for n in range(65)]),
+        ("cards that choose their nodes", ("spec", "perDeviceNodeSelection"), True),
+        ("shared counters", ("spec", "sharedCounters"), [{"name": "a", "counters": {}}]),
+        ("nodes by labels beside its own", ("spec", "nodeSelector"), {"nodeSelectorTerms": [{}]}),
+        ("a card of another node", ("spec", "devices", 0, "nodeName"), "n2"),
+        ("a card of all nodes", ("spec", "devices", 0, "allNodes"), True),
+        ("a card of nodes by labels", ("spec", "devices", 0, "nodeSelector"), {"nodeSelectorTerms": [{}]}),
+        ("a card that binds to its node", ("spec", "devices", 0, "bindsToNode"), True),
+        ("a card that is to be waited for", ("spec", "devices", 0, "bindingConditions"), ["x"]),
+        ("a card that may fail to bind", ("spec", "devices", 0, "bindingFailureConditions"), ["x"]),
+        ("a card that takes counters", ("spec", "devices", 0, "consumesCounters"), [{"counterSet": "a", "counters": {}}]),
+        ("a taint that ends pods", ("spec", "devices", 0, "taints"), [{"key": "a", "effect": "NoExecute"}]),
+    ):
+        wrong = change(THE_SLICE, path, value)
+        yield policy, f"with {what} made", False, "resourceslices", create, wrong, None
+        yield policy, f"with {what} changed", False, "resourceslices", own, change(wrong, ("spec", "pool", "generation"), 2), THE_SLICE
+        yield policy, f"with {what} deleted", True, "resourceslices", delete, None, wrong
+    for what, path, value in (
+        ("a taint of mpsgated's", ("spec", "devices", 0, "taints"), [{"key": "mpsgate.io/trouble", "effect": "NoSchedule"}]),
+        ("a younger API server's defaults", ("spec", "devices", 0, "bindsToNode"), False),
+        ("no cards", ("spec", "devices"), []),
+        ("64 cards", ("spec", "devices"), [{**THE_SLICE["spec"]["devices"][0], "name": f"gpu-{n}"} for n in range(64)]),
+    ):
+        right = change(THE_SLICE, path, value)
+        yield policy, f"with {what} made", True, "resourceslices", create, right, None
+        yield policy, f"with {what} changed", True, "resourceslices", own, change(right, ("spec", "pool", "generation"), 2), THE_SLICE
+    dry = {**create, "dryRun": True}
+    whole = change(THE_SLICE, ("spec", "devices", 0, "allowMultipleAllocations"), None)
+    yield policy, "with whole cards, which is not kept", True, "resourceslices", dry, whole, None
+    yield policy, "with whole cards, which is kept", False, "resourceslices", {**create, "dryRun": False}, whole, None
+    others = {"labels": {"a": "b"}, "finalizers": ["a/b"], "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u3", "controller": True}]}
+    theirs = change(THE_SLICE, ("metadata",), {**THE_SLICE["metadata"], **others})
+    again = change(theirs, ("metadata", "ownerReferences"), [{**others["ownerReferences"][0], "controller": None}, *THE_SLICE["metadata"]["ownerReferences"]])
+    yield policy, "what somebody else has set is kept, and its node owns it again", True, "resourceslices", own, again, theirs
+    yield policy, "what somebody else has set goes", True, "resourceslices", own, THE_SLICE, theirs
     nameless = change(THE_SLICE, ("spec", "nodeName"), "")
     yield policy, "one with an empty node, by a token without a node", False, "resourceslices", request("CREATE"), nameless, None
     for name in ("system:node:n1", "alice", SCHEDULER):
@@ -271,6 +320,8 @@ def claim_rows():
         ("another driver's device changes", ("status", "devices", 0, "networkData"), {"ips": ["10.0.0.1/24"]}),
         ("another driver's device goes", ("status", "devices"), [OWN_DEVICE]),
         ("another driver's device comes", ("status", "devices"), [ANOTHERS_DEVICE, OWN_DEVICE, {**ANOTHERS_DEVICE, "device": "eth1"}]),
+        ("addresses for its own device", ("status", "devices", 1, "networkData"), {"ips": ["10.0.0.1/8"]}),
+        ("its device in another node's pool", ("status", "devices", 1, "pool"), "n2"),
         ("another card", ("status", "allocation", "devices", "results", 0, "device"), "gpu-x"),
         ("more memory", ("status", "allocation", "devices", "results", 0, "consumedCapacity", "memory"), "15Gi"),
         ("another node", ("status", "allocation", "nodeSelector", "nodeSelectorTerms", 0, "matchFields", 0, "values"), ["n2"]),
@@ -345,8 +396,28 @@ def table():
         ("as the kubelet", False, ("source", "component"), "kubelet"),
         ("reported as the kubelet", False, ("reportingComponent",), "kubelet"),
         ("reported from another node", False, ("reportingInstance",), "n2"),
+        ("as an API server completes it", True, ("eventTime",), None),
+        ("with what the API server sets", True, ("metadata",), {"name": "web.1", "generateName": "web.", "namespace": "default", "uid": "u", "creationTimestamp": "1", "managedFields": [{}]}),
+        ("with a finalizer", False, ("metadata", "finalizers"), ["a/b"]),
+        ("with an owner", False, ("metadata", "ownerReferences"), [{"kind": "Pod", "name": "web", "uid": "u-1"}]),
+        ("with a label", False, ("metadata", "labels"), {"a": "b"}),
+        ("with an annotation", False, ("metadata", "annotations"), {"a": "b" * 200_000}),
+        ("with something related", False, ("related",), {"kind": "Node", "name": "n2"}),
+        ("as a series", False, ("series",), {"count": 5}),
+        ("with an action", False, ("action",), "x" * 1_000_000),
+        ("on a part of a pod", False, ("involvedObject", "fieldPath"), "x" * 1_000_000),
+        ("on a long name", False, ("involvedObject", "name"), "x" * 254),
+        ("on the longest name", True, ("involvedObject", "name"), "x" * 253),
+        ("with the longest message", True, ("message",), "\u00fc" * 1024),
+        ("with a longer message", False, ("message",), "m" * 1025),
+        ("with a message of 1 MB", False, ("message",), "m" * 1_000_000),
+        ("without a message", False, ("message",), None),
+        ("with a long reason", False, ("reason",), "r" * 129),
+        ("without a reason", False, ("reason",), None),
+        ("of another type", False, ("type",), "x" * 1_000_000),
     ):
-        yield "events", f"made {what}", allowed, "events", create, change(THE_EVENT, path, value), None
+        made = {**THE_EVENT, "eventTime": None} if path == ("eventTime",) else change(THE_EVENT, path, value)
+        yield "events", f"made {what}", allowed, "events", create, made, None
     yield "events", "made by a token without a node", False, "events", request("CREATE"), THE_EVENT, None
     yield "events", "made by a token of another node", False, "events", request("CREATE", node="n2"), THE_EVENT, None
     yield "events", "made by another account", None, "events", request("CREATE", username="alice"), THE_EVENT, None
@@ -359,6 +430,9 @@ def table():
     yield "events", "another node's taken over", False, "events", own, counted, other
     for path, value in ((("reason",), "x"), (("involvedObject", "name"), "other"), (("related",), {"kind": "Pod"}), (("metadata", "finalizers"), ["x/y"]), (("metadata", "labels"), {"a": "b"})):
         yield "events", f"{path} changed", False, "events", own, change(counted, path, value), THE_EVENT
+    yield "events", "counted on with 1 MB", False, "events", own, change(counted, ("message",), "m" * 1_000_000), THE_EVENT
+    held = change(THE_EVENT, ("metadata", "finalizers"), ["somebody/else"])
+    yield "events", "counted on where somebody else holds it", True, "events", own, change(counted, ("metadata", "finalizers"), ["somebody/else"]), held
     yield "events", "deleted", False, "events", request("DELETE", node="n1"), None, THE_EVENT
 
     pod = request(username=SCHEDULER, pod="mpsgate-scheduler-1", node="n1")
@@ -383,6 +457,35 @@ def table():
     yield "scheduler", "one is made", False, "pods", request("CREATE", username=SCHEDULER, pod="mpsgate-scheduler-1"), THE_POD, None
     yield "scheduler", "another account", None, "pods", request(username=MPSGATED, pod="x"), active, THE_POD
     yield from claim_rows()
+    yield from removal_rows()
+
+
+def removal_rows():
+    """The account that tells nodes to give their cards back, as `table` has them."""
+    policy, own, key = "removal", request(username=REMOVAL, node="n9"), ("metadata", "annotations", "mpsgate.io/removal")
+    told = change(THE_NODE, key, "true")
+    bare = change(THE_NODE, ("metadata", "annotations"), None)
+    for what, new, old in (
+        ("a node is told", told, THE_NODE),
+        ("by the first annotation of any", change(bare, ("metadata", "annotations"), {key[-1]: "true"}), bare),
+        ("and told again", change(told, ("metadata", "managedFields"), [{}]), told),
+        ("a node goes on", THE_NODE, told),
+        ("with no annotation left", bare, change(bare, ("metadata", "annotations"), {key[-1]: "true"})),
+    ):
+        yield policy, what, True, "nodes", own, new, old
+    yield policy, "told something else", False, "nodes", own, change(THE_NODE, key, "x" * 200_000), THE_NODE
+    yield policy, "told nothing", False, "nodes", own, change(THE_NODE, key, ""), THE_NODE
+    for resource in ("nodes", "nodes/status"):
+        for what, _, path, value in node_rows():
+            if path not in (key, ("metadata", "managedFields"), ("metadata", "name")):
+                yield policy, what, False, resource, own, change(THE_NODE, path, value), THE_NODE
+                yield policy, f"told, and {what}", False, resource, own, change(told, path, value), THE_NODE
+    yield policy, "renamed", False, "nodes", own, change(THE_NODE, ("metadata", "name"), "n2"), THE_NODE
+    yield policy, "deleted", False, "nodes", request("DELETE", username=REMOVAL), None, THE_NODE
+    yield policy, "made", False, "nodes", request("CREATE", username=REMOVAL), THE_NODE, None
+    yield policy, "the kubelet is asked through it", False, "nodes/proxy", request("CONNECT", username=REMOVAL), {"path": "/run"}, None
+    for name in (MPSGATED, "alice", "system:serviceaccount:tenant:mpsgate-removal"):
+        yield policy, f"a taint by {name}", None, "nodes", request(username=name), change(THE_NODE, ("spec", "taints"), []), THE_NODE
 
 
 def policies(file, names):

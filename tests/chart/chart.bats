@@ -268,8 +268,7 @@ refuses() {
   object dra DeviceClass shared-gpu.mpsgate.io | jq -e '.apiVersion == "resource.k8s.io/v1"
     and .spec == {selectors: [{cel: {expression: "device.driver == \"mpsgate.io\" && device.allowMultipleAllocations == true"}}]}'
   is_equal "$(object dra ClusterRole mpsgate-dra | jq -c '.rules[] | [.apiGroups[0], .resources[0], (.verbs | join(" ")), .resourceNames]')" \
-    '["","nodes","get",null]
-["resource.k8s.io","resourceslices","list watch create update delete",null]
+    '["resource.k8s.io","resourceslices","list watch create update delete",null]
 ["resource.k8s.io","resourceclaims","get",null]
 ["resource.k8s.io","resourceclaims/status","patch",null]
 ["resource.k8s.io","resourceclaims/driver","associated-node:patch",["mpsgate.io"]]'
@@ -394,11 +393,12 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   local set
   for set in all cluster generated; do python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/$set.json" nodes events scheduler; done
   python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/dra.json" nodes events slices claims
+  python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/all.json" removal
   # The check can fail: each rule is needed by a row of it.
   local policy rule count
-  for policy in nodes events scheduler slices claims; do
+  for policy in nodes events scheduler slices claims removal; do
     set=cluster
-    case $policy in slices | claims) set=dra ;; esac
+    case $policy in slices | claims) set=dra ;; removal) set=all ;; esac
     count=$(object "$set" ValidatingAdmissionPolicy "mpsgate-$policy" | jq '.spec.validations | length')
     for ((rule = 0; rule < count; rule++)); do
       jq --arg name "mpsgate-$policy" --argjson rule "$rule" 'map(if .kind == "ValidatingAdmissionPolicy" and .metadata.name == $name then del(.spec.validations[$rule]) else . end)' "$work/$set.json" >"$work/spoilt.json"
@@ -465,13 +465,16 @@ removal() { jq -c '[.[] | select(.metadata.name | contains("removal"))]' "$work/
     # Each is a hook's, goes when its step is done, and comes before what needs it.
     removal "$set" | jq -e 'all(.[]; .metadata.annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded")'
     is_equal "$(removal "$set" | jq -r '.[].metadata | .annotations as $a | "\($a["helm.sh/hook-weight"]) \($a["helm.sh/hook"]) \(.name)"' | sort -n | uniq -c | xargs)" \
-      "3 -2 pre-delete,post-delete mpsgate-removal 2 -1 pre-delete,post-delete mpsgate-removal 1 0 post-delete mpsgate-removal-end 1 0 pre-delete mpsgate-removal-begin"
+      "2 -3 pre-delete,post-delete mpsgate-removal 3 -2 pre-delete,post-delete mpsgate-removal 2 -1 pre-delete,post-delete mpsgate-removal 1 0 post-delete mpsgate-removal-end 1 0 pre-delete mpsgate-removal-begin"
     for step in begin end; do
       object "$set" Job "mpsgate-removal-$step" | jq -e '.spec | .backoffLimit == 0 and .activeDeadlineSeconds < 300 and (.template.spec | .restartPolicy == "Never" and .securityContext.runAsNonRoot
         and .serviceAccountName == "mpsgate-removal" and .containers[0].securityContext == {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: ["ALL"]}}
         and (has("hostPID") or has("hostIPC") or has("hostNetwork") or has("volumes") or has("runtimeClassName") | not))'
     done
-    # It may write nodes' objects and delete two Leases, and nothing else.
+    # It may write nodes' objects, of which a policy leaves one annotation, and delete two Leases.
+    # The policy comes before the right, and is there when the release's own are gone.
+    object "$set" ValidatingAdmissionPolicy mpsgate-removal | jq -e '.spec.failurePolicy == "Fail"'
+    object "$set" ValidatingAdmissionPolicyBinding mpsgate-removal | jq -e '.spec == {policyName: "mpsgate-removal", validationActions: ["Deny"]}'
     is_equal "$(removal "$set" | jq -c '[.[] | select(.kind == "ClusterRole" or .kind == "Role") | .rules[] | [.resources[0], (.verbs | join(" ")), .resourceNames]]')" \
       '[["nodes","list patch",null],["pods","list",null],["leases","delete",["mpsgate-scheduler","mpsgate-kube-scheduler"]]]'
   done
@@ -560,8 +563,8 @@ END
   render plain --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.mutate.schedulerName=
   jq -e 'all(.[]; .kind != "MutatingWebhookConfiguration")' "$work/plain.json"
   arguments() { deployment "$1" mpsgate-scheduler | jq -c '[.containers[0].command[] | select(startswith("--webhook-listen") or startswith("--webhook-tls") or startswith("--tls") | not)]'; }
-  is_equal "$(arguments plain)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:39999","--placement=binpack","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:39997","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler"]'
-  is_equal "$(arguments all)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:19501","--placement=spread","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:19503","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler","--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter","--webhook-host-ipc","--webhook-scheduler-name=gpu-scheduler","--webhook-replaces=ack-co-scheduler","--webhook-replaces=nos-scheduler"]'
+  is_equal "$(arguments plain)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:39999","--placement=binpack","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:39997","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler","--webhook-steers=mpsgate"]'
+  is_equal "$(arguments all)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:19501","--placement=spread","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:19503","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler","--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter","--webhook-host-ipc","--webhook-scheduler-name=gpu-scheduler","--webhook-replaces=ack-co-scheduler","--webhook-replaces=nos-scheduler","--webhook-steers=default-scheduler","--webhook-steers=gpu-scheduler"]'
   object all MutatingWebhookConfiguration mpsgate-scheduler
 }
 

@@ -39,7 +39,7 @@ setup_file() {
     may $rule --all-namespaces || fail "it may not: $rule"
   done < <(rules_of ClusterRole mpsgate | jq -r '.[] | .verbs[] as $verb | .resources[] | "\($verb) \(sub("/.*"; ""))\(if contains("/") then " --subresource \(sub(".*/"; ""))" else "" end)"' | tee "$BATS_TEST_TMPDIR/rules")
   [[ $(wc -l <"$BATS_TEST_TMPDIR/rules") -ge 8 ]] || fail "few rules: $(<"$BATS_TEST_TMPDIR/rules")"
-  for rule in 'delete pods' 'patch pods' 'create pods' 'create pods --subresource exec' 'delete nodes' 'get secrets' 'list configmaps' 'patch daemonsets.apps'; do
+  for rule in 'delete pods' 'patch pods' 'create pods' 'create pods --subresource exec' 'delete nodes' 'get nodes' 'get secrets' 'list configmaps' 'patch daemonsets.apps'; do
     # shellcheck disable=SC2086
     may $rule --all-namespaces && fail "it may: $rule"
   done

@@ -51,6 +51,7 @@ nothing_prepared() { status_json | jq -se '.[0].claims.prepared == 0' && [[ -z $
 # memory_of CARD: what the cluster sees of it.
 memory_of() { kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json | jq -r --argjson n "$1" '.spec.devices[$n].capacity.memory.value'; }
 sees_memory() { [[ $(memory_of "$1") == "$2" ]]; } # CARD AMOUNT
+binds_at_once() { kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json | jq -e 'all(.spec.devices[]; has("bindingConditions") | not)'; }
 uuid_of() { status_json | jq -r --argjson n "$1" '.cards[$n].uuid'; }
 
 # template NAME MEMORY [JQ]: of claims with one request, `gpu`.
@@ -162,12 +163,21 @@ waits_for_memory() { kubectl describe pod "$1" | grep -E "cannot allocate all cl
 @test "a claim of two pods is one pod's alone" {
   jq -n '{apiVersion: "resource.k8s.io/v1", kind: "ResourceClaim", metadata: {name: "shared"}, spec: {devices: {requests: [
       {name: "gpu", exactly: {deviceClassName: "shared-gpu.mpsgate.io", capacity: {requests: {memory: "3Gi"}}}}]}}}' | kubectl create -f - >/dev/null
-  claims one x '.spec.resourceClaims = [{name: "gpu", resourceClaimName: "shared"}]'
+  claims one x '.spec.restartPolicy = "Always" | .spec.resourceClaims = [{name: "gpu", resourceClaimName: "shared"}]'
   wait_for 90 "it runs" pod_is Running one
   claims other x '.spec.resourceClaims = [{name: "gpu", resourceClaimName: "shared"}]'
   wait_for 90 "the other is refused" pod_refused other E_UNCONFIRMED
   assert_equal "grants" "$(memory_of_grants)" "[3072]"
   pod_is Running other && fail "it runs all the same"
+  # Kubelet has it prepared again, for both.
+  local before
+  before=$(the_init)
+  kubelet_stop
+  kubelet_start
+  wait_for 120 "the node is ready" node_ready
+  wait_for 60 "claims are served" claims_served
+  kill -KILL "$before"
+  wait_for 120 "another process of the first has the grant" another_init "$before"
   kubectl delete pod one other --wait=false >/dev/null
 }
 
@@ -214,10 +224,31 @@ waits_for_memory() { kubectl describe pod "$1" | grep -E "cannot allocate all cl
   assert_equal "grants" "$(memory_of_grants)" "[1]"
 }
 
+@test "a limit by the name of the DeviceClass is refused, and with a setting it is a whole card" {
+  kubectl get --raw /metrics | grep -qE 'kubernetes_feature_enabled\{name="DRAExtendedResource",.*\} 1$' ||
+    skip "this API server makes no claims of limits"
+  local limits='.spec.hostIPC = true | .spec.containers[0].resources.limits = {"deviceclass.resource.kubernetes.io/shared-gpu.mpsgate.io": "1"}'
+  pod whole "$limits"
+  wait_for 90 "it is refused" pod_says whole "kubernetes.dra_extended_resources"
+  assert_equal "grants" "$(granted_ids)" ""
+  kubectl delete pod whole --wait=false >/dev/null
+  wait_for 60 "the memory is free" is_free
+  sed -i '/^\[kubernetes\]/a dra_extended_resources = true' /etc/mpsgate/config.toml
+  mpsgate reload
+  pod allowed "$limits"
+  wait_for 90 "it runs" pod_is Running allowed
+  assert_equal "grants" "$(memory_of_grants)" "[15360]"
+  sed -i '/^dra_extended_resources/d' /etc/mpsgate/config.toml
+  mpsgate reload
+}
+
 @test "a slice that was edited or deleted by hand is put back" {
   wait_for 30 "the cluster sees the card" sees_memory 0 15Gi
   kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json | jq '.spec.devices[0].capacity.memory = {value: "80Gi"}' | kubectl replace -f - >/dev/null
   wait_for 30 "it is as it was" sees_memory 0 15Gi
+  kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json |
+    jq '.spec.devices[0] |= (.bindingConditions = ["never"] | .bindingFailureConditions = ["gone"])' | kubectl replace -f - >/dev/null
+  wait_for 30 "no claim waits for a condition" binds_at_once
   kubectl delete resourceslice "$NODE_NAME-mpsgate.io" >/dev/null
   wait_for 30 "it is there again" sees_memory 0 15Gi
 }

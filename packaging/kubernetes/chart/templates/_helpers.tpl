@@ -442,7 +442,8 @@ matchConditions:
 {{- end }}
 {{- end }}
 
-{{- /* A pod's update: only where a scheduler's annotation, or the number of cards, is another than before. */}}
+{{- /* A pod's update: only where a scheduler's annotation, or the number of cards, is another than before; and while it has no node, where
+       it tolerates something else, and has something in it that the webhook could say something of. */}}
 {{- define "mpsgate.webhook-match-update" -}}
 {{- if include "mpsgate.has-match-conditions" . }}
 matchConditions:
@@ -453,7 +454,10 @@ matchConditions:
         (has(object.metadata.annotations) && a in object.metadata.annotations ? [object.metadata.annotations[a]] : []) !=
         (has(oldObject.metadata.annotations) && a in oldObject.metadata.annotations ? [oldObject.metadata.annotations[a]] : [])) ||
       (has(object.metadata.labels) && 'aliyun.com/gpu-count' in object.metadata.labels ? [object.metadata.labels['aliyun.com/gpu-count']] : []) !=
-      (has(oldObject.metadata.labels) && 'aliyun.com/gpu-count' in oldObject.metadata.labels ? [oldObject.metadata.labels['aliyun.com/gpu-count']] : [])
+      (has(oldObject.metadata.labels) && 'aliyun.com/gpu-count' in oldObject.metadata.labels ? [oldObject.metadata.labels['aliyun.com/gpu-count']] : []) ||
+      ((!has(oldObject.spec.nodeName) || oldObject.spec.nodeName == '') &&
+      (has(object.spec.tolerations) ? object.spec.tolerations : []) != (has(oldObject.spec.tolerations) ? oldObject.spec.tolerations : []) &&
+      {{ include "mpsgate.webhook-pods" "object" | nindent 6 | trim }})
 {{- end }}
 {{- end }}
 
@@ -471,7 +475,7 @@ annotations:
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version)) }}true{{ end }}
 {{- end }}
 
-{{- /* [root, which policy]: it refuses, everywhere. */}}
+{{- /* [root, which policy]: it refuses, everywhere. A third is the object's annotations. */}}
 {{- define "mpsgate.policy-binding" -}}
 {{- $name := printf "%s-%s" (include "mpsgate.name" (index . 0)) (index . 1) -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -480,6 +484,10 @@ metadata:
   name: {{ $name }}
   labels:
     {{- include "mpsgate.labels" (index . 0) | nindent 4 }}
+  {{- if gt (len .) 2 }}
+  annotations:
+    {{- index . 2 | nindent 4 }}
+  {{- end }}
 spec:
   policyName: {{ $name }}
   validationActions: [Deny]
