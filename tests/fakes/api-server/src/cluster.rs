@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{Answer, ApiServer, Request, Said};
+use crate::{Answer, ApiServer, NO_TEXT, Request, Said};
 
 /// What becomes of one request.
 #[derive(Debug, Clone, Copy)]
@@ -285,10 +285,12 @@ impl World {
     }
 }
 
-/// `managedFields` as whoever may write an object can have them.
+/// `managedFields` as whoever may write an object can have them: deep, of times that are none, and
+/// with bytes that are no text.
 #[must_use]
 pub fn managed_fields(levels: usize) -> Value {
-    let deep = (0..levels).fold(json!({}), |inner, _| json!({"f:x": inner}));
+    let odd = json!({(format!("f:{NO_TEXT}")): {}});
+    let deep = (0..levels).fold(odd, |inner, _| json!({"f:x": inner}));
     json!([{"manager": "x", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": deep,
         "time": "10000-01-01T23:58:59Z"}])
 }

@@ -19,6 +19,13 @@ use tempfile::NamedTempFile;
 pub use cluster::{Cluster, Fault, World, managed_fields};
 pub use resource::{Resources, Right, Store};
 
+/// In what is sent, a byte that is no text of UTF-8 in its place: no [`Value`] holds one.
+pub(crate) const NO_TEXT: char = '\u{e0ff}';
+
+fn bytes(text: &str) -> Vec<u8> {
+    text.split(NO_TEXT).map(str::as_bytes).collect::<Vec<_>>().join(&0xff_u8)
+}
+
 /// What was asked; of the head the first line.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -178,19 +185,22 @@ fn serve(
         };
         match answer(&request) {
             Answer::Whole(code, body) => {
+                let body = bytes(&body);
                 let head = head(code, &format!("content-length: {}", body.len()));
-                stream.write_all((head + &body).as_bytes()).ok()?;
+                stream.write_all(&[head.as_bytes(), body.as_slice()].concat()).ok()?;
                 continue;
             }
             Answer::Watch(said) => {
                 stream.write_all(head(200, "transfer-encoding: chunked").as_bytes()).ok()?;
                 for piece in said {
                     let line = match piece {
-                        Said::Line(line) => line + "\n",
-                        Said::End => String::new(),
+                        Said::Line(line) => bytes(&(line + "\n")),
+                        Said::End => Vec::new(),
                         Said::Cut => return None,
                     };
-                    stream.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).ok()?;
+                    let length = format!("{:x}\r\n", line.len());
+                    let chunk = [length.as_bytes(), line.as_slice(), b"\r\n".as_slice()].concat();
+                    stream.write_all(&chunk).ok()?;
                     if line.is_empty() {
                         continue 'requests;
                     }
