@@ -185,11 +185,12 @@ impl Part {
     fn held_from(&self, old: &LeaseSpec) -> LeaseSpec {
         let now = Some(MicroTime(Timestamp::now()));
         let ours = old.holder_identity.as_deref() == Some(&self.lease.identity);
+        let since = old.acquire_time.clone().filter(|_| ours);
         let transitions = old.lease_transitions.unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(self.lease.identity.clone()),
             lease_duration_seconds: i32::try_from(self.lease.duration.as_secs()).ok(),
-            acquire_time: if ours { old.acquire_time.clone() } else { now.clone() },
+            acquire_time: since.or_else(|| now.clone()),
             renew_time: now,
             lease_transitions: Some(if ours { transitions } else { transitions.saturating_add(1) }),
             ..old.clone()
@@ -238,5 +239,36 @@ fn taken(written: Result<Found<WireLease>, kube::Error>) -> Result<Option<String
         Ok(_) => Ok(None),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(Some(String::new())),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_when_it_is_ours_is_kept_where_it_can_be_read() {
+        let settings = Settings::find(Some("/nowhere".into()), "n").expect("named");
+        let lease = LeaseSettings::new("n".to_owned(), "l".to_owned(), "me".to_owned());
+        let part = Part { settings, lease, client: None, seen: None };
+        let then = MicroTime(Timestamp::UNIX_EPOCH);
+        let old = |holder: &str, since: Option<&MicroTime>| LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            acquire_time: since.cloned(),
+            lease_transitions: Some(3),
+            ..LeaseSpec::default()
+        };
+        for (holder, since, keeps, transitions) in [
+            ("me", Some(&then), true, 3),
+            ("me", None, false, 3),
+            ("other", Some(&then), false, 4),
+            ("other", None, false, 4),
+        ] {
+            let held = part.held_from(&old(holder, since));
+            let acquired = held.acquire_time.expect("always");
+            assert_eq!(acquired == then, keeps, "{holder} {since:?}");
+            assert_eq!(held.lease_transitions, Some(transitions), "{holder}");
+            assert!(held.renew_time.is_some_and(|renewed| renewed != then));
+        }
     }
 }

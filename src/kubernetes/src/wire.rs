@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::read::{Meta, Object, member, member_as, nullable};
@@ -257,8 +258,19 @@ pub(crate) struct WireLease {
     #[serde(default)]
     pub(crate) kind: String,
     pub(crate) metadata: KeptMeta,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "timely")]
     pub(crate) spec: Option<LeaseSpec>,
+}
+
+/// A time that cannot be read, such as one of the year 10000, is none: nobody counts by what is
+/// written, and whoever writes it must not keep the lease from everybody.
+fn timely<'de, D: Deserializer<'de>>(from: D) -> Result<Option<LeaseSpec>, D::Error> {
+    let mut spec = Value::deserialize(from)?;
+    if let Some(fields) = spec.as_object_mut() {
+        let can_be_read = |time: &Value| MicroTime::deserialize(time).is_ok();
+        fields.retain(|name, value| !name.ends_with("Time") || can_be_read(value));
+    }
+    serde_json::from_value(spec).map_err(D::Error::custom)
 }
 
 impl Object for WireLease {

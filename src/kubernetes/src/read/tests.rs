@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::Page;
-use crate::wire::{WireNode, WirePod, WireRuntimeClass};
+use crate::wire::{WireLease, WireNode, WirePod, WireRuntimeClass};
 use crate::{ClusterNode, Pod};
 
 /// As a value in a place that nobody reads: nested so deeply that no tree of it is made.
@@ -163,4 +163,40 @@ fn nodes_and_classes_are_read_whatever_their_owners_write_beside() {
     let Err(unread) = read::<WireNode>(&bad) else { panic!("it is read") };
     let labels = unread.part.expect("a part").metadata.labels.expect("labels");
     assert_eq!(labels.keys().collect::<Vec<_>>(), ["mpsgate.io/shared"]);
+}
+
+#[test]
+fn a_time_of_a_lease_that_cannot_be_read_keeps_it_from_nobody() {
+    let lease = |renewed: &str| {
+        let text = format!(
+            r#"{{"metadata":{{"name":"l","resourceVersion":"7","managedFields":{}}},
+                "spec":{{"holderIdentity":"other","leaseDurationSeconds":15,"leaseTransitions":3,
+                    "acquireTime":"2026-01-31T12:00:00.000000Z","renewTime":{renewed}}}}}"#,
+            deep(1000)
+        );
+        read::<WireLease>(&text).expect("a lease").spec.expect("a spec")
+    };
+    let good = lease(r#""2026-01-31T12:00:01.000000Z""#);
+    assert!(good.renew_time.is_some() && good.acquire_time.is_some());
+    for odd in [
+        r#""10000-01-01T23:58:59.000000Z""#,
+        r#""9999-12-31T23:59:59.999999Z""#,
+        r#""x""#,
+        "7",
+        "null",
+        "{}",
+    ] {
+        let spec = lease(odd);
+        assert_eq!(spec.renew_time, None, "{odd}");
+        assert_eq!(spec.acquire_time, good.acquire_time, "{odd}");
+        assert_eq!(spec.holder_identity.as_deref(), Some("other"), "{odd}");
+        assert_eq!((spec.lease_duration_seconds, spec.lease_transitions), (Some(15), Some(3)));
+    }
+    for none in [r#"{"metadata":{}}"#, r#"{"metadata":{},"spec":null}"#] {
+        assert!(read::<WireLease>(none).expect("a lease").spec.is_none(), "{none}");
+    }
+    // Who has it is not guessed.
+    for bad in [r#"{"metadata":{},"spec":7}"#, r#"{"metadata":{},"spec":{"holderIdentity":7}}"#] {
+        assert!(read::<WireLease>(bad).is_err(), "{bad}");
+    }
 }
