@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::read::{Meta, Object, member, member_as, nullable};
 
@@ -48,9 +49,10 @@ pub(crate) struct WirePod {
 impl Object for WirePod {
     named!("Pod", "api/v1", "pods", namespaced);
 
-    /// What it asks for counts on its node, where its specification can be read.
+    /// What it asks for counts on its node, as far as it can be read.
     fn part(json: &str, ours: bool) -> Option<Self> {
-        let spec = member_as(json, "spec").filter(|_| ours)?;
+        let spec = member(json, "spec").filter(|_| ours)?;
+        let spec = serde_json::from_str(spec).ok().or_else(|| PodSpec::lenient(spec))?;
         let metadata = Meta::lenient(member(json, "metadata")?);
         Some(Self { metadata, spec, status: member_as(json, "status").unwrap_or_default() })
     }
@@ -77,6 +79,30 @@ pub(crate) struct PodSpec {
     /// Kubernetes 1.34, and before it where a gate was on.
     #[serde(deserialize_with = "nullable")]
     pub(crate) resource_claims: Vec<PodClaim>,
+}
+
+impl PodSpec {
+    /// What can be read of one that cannot be read as a whole: each container that can be. `None`
+    /// where there is none.
+    fn lenient(json: &str) -> Option<Self> {
+        let containers = |name: &str| -> Vec<ContainerSpec> {
+            let all = member(json, name).and_then(|all| serde_json::from_str(all).ok());
+            let all: Vec<&RawValue> = all.unwrap_or_default();
+            all.into_iter().filter_map(|one| serde_json::from_str(one.get()).ok()).collect()
+        };
+        let spec = Self {
+            node_name: member_as(json, "nodeName"),
+            security_context: member_as(json, "securityContext").unwrap_or_default(),
+            restart_policy: member_as(json, "restartPolicy"),
+            runtime_class_name: member_as(json, "runtimeClassName"),
+            node_selector: member_as(json, "nodeSelector").unwrap_or_default(),
+            scheduling_gates: member_as(json, "schedulingGates").unwrap_or_default(),
+            containers: containers("containers"),
+            init_containers: containers("initContainers"),
+            resource_claims: member_as(json, "resourceClaims").unwrap_or_default(),
+        };
+        (!spec.containers.is_empty() || !spec.init_containers.is_empty()).then_some(spec)
+    }
 }
 
 /// A claim that a pod names, or has of a template. The latter's name is in its status alone.

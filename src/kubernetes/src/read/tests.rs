@@ -73,9 +73,16 @@ fn one_that_cannot_be_read_is_named_and_counts_where_it_has_a_word_of_ours() {
         (pod(&format!(r#","labels":{{"a":{}}}"#, deep(1000)), ""), named("n/p", true)),
         // Twice the same field.
         (pod(r#","uid":"v""#, ""), named("n/p", true)),
+        // Of its specification, too, what can be read counts.
+        (pod("", r#","initContainers":"none""#), named("n/p", true)),
+        (pod("", &format!(r#"{spec},"schedulingGates":{}"#, deep(300))), named("n/p", true)),
         // Nothing says how much it asks for.
-        (pod("", r#","initContainers":"none""#), named("n/p", false)),
-        (pod("", &format!(r#"{spec},"schedulingGates":{}"#, deep(300))), named("n/p", false)),
+        (pod("", r#","containers":7"#), named("n/p", false)),
+        (pod("", r#","containers":[{"name":7}]"#), named("n/p", false)),
+        (
+            r#"{"metadata":{"name":"aliyun.com/gpu-"},"spec":7}"#.to_owned(),
+            named("aliyun.com/gpu-", false),
+        ),
         // None of ours.
         (foreign("1"), named("n/p", false)),
         (r#"{"metadata":{"name":"p","namespace":1},"spec":[]}"#.to_owned(), named("p", false)),
@@ -103,6 +110,15 @@ fn of_a_pod_that_cannot_be_read_what_can_be_counts_as_before() {
     let whole = reduced(&pod(r#","labels":{"aliyun.com/gpu-count":"2"}"#, ""));
     assert_eq!(counted, whole);
     assert_eq!(counted.node.as_deref(), Some("n1"));
+    let more = |name: &str| {
+        format!(r#"{{"name":{name},"resources":{{"limits":{{"mpsgate.io/gpu-mem-64mi":"3"}}}}}}"#)
+    };
+    let (good, bad) = (more(r#""i""#), more("7"));
+    let json =
+        pod("", &format!(r#","overhead":1,"restartPolicy":7,"initContainers":[{bad},{good},1]"#));
+    let Err(unread) = read::<WirePod>(&json) else { panic!("it is read") };
+    let counted = Pod::reduce(unread.part.expect("ours")).expect("with a uid");
+    assert_eq!(counted, reduced(&pod("", &format!(r#","initContainers":[{good}]"#))));
 }
 
 #[test]
