@@ -30,8 +30,9 @@ pub enum Change<T> {
     Put(T),
     /// It is gone: a pod's uid, a node's name.
     Gone(String),
-    /// Every object that is there and cannot be read, whenever that has changed. Of the changes
-    /// above it is told as [`Put`](Self::Put) where something of it counts, and else as gone.
+    /// The objects that are there and cannot be read, at most 256 of them, whenever that has
+    /// changed. Of the changes above each is told as [`Put`](Self::Put) where something of it
+    /// counts, and else as gone.
     LeftOut(Vec<LeftOut>),
     /// Nothing is heard any more, and another attempt follows.
     Lost(Error),

@@ -24,8 +24,11 @@ use crate::objects::Objects;
 use crate::read::{Found, LeftOut, Object, key_of};
 use crate::{Error, Settings};
 
-/// Lines of the log about objects of one kind that cannot be read, until all can be.
+/// Lines of the log about objects of one kind that cannot be read, in an [`HOUR`].
 const LINES: usize = 16;
+const HOUR: Duration = Duration::from_secs(3600);
+/// Objects of one kind that are named in what is shown: all are told again with each change of one.
+const NAMED: usize = 256;
 
 /// Whether what is shown is what the API server has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,7 +84,8 @@ impl State {
 pub(crate) enum Told<K> {
     /// Of the watch, or of a list.
     Kube(Event<Found<K>>),
-    /// Every object that is there and cannot be read, whenever that has changed.
+    /// The objects that are there and cannot be read, at most 256 of them, whenever that has
+    /// changed.
     LeftOut(Vec<LeftOut>),
     /// Another attempt follows.
     Lost(Error),
@@ -153,7 +157,9 @@ where
 struct Left {
     shown: BTreeMap<String, LeftOut>,
     coming: BTreeMap<String, LeftOut>,
+    /// Lines of the log, since when.
     lines: usize,
+    since: Option<Instant>,
 }
 
 impl Left {
@@ -167,7 +173,7 @@ impl Left {
             Event::InitApply(Ok(_)) => false,
             Event::InitApply(Err(unread)) => {
                 self.log(&unread.left);
-                self.coming.insert(unread.left.name.clone(), unread.left.clone());
+                put(&mut self.coming, &unread.left);
                 false
             }
             Event::InitDone => {
@@ -177,8 +183,7 @@ impl Left {
             }
             Event::Apply(Err(unread)) => {
                 self.log(&unread.left);
-                let left = unread.left.clone();
-                self.shown.insert(left.name.clone(), left.clone()) != Some(left)
+                put(&mut self.shown, &unread.left)
             }
             // No key is made of each change where there is none to be found.
             Event::Apply(Ok(_)) | Event::Delete(_) if self.shown.is_empty() => false,
@@ -186,20 +191,19 @@ impl Left {
                 self.shown.remove(&key_of(found)).is_some()
             }
         };
-        if self.shown.is_empty() && self.coming.is_empty() {
-            self.lines = 0;
-        }
         changed.then(|| self.shown.values().cloned().collect())
     }
 
     /// Whoever may write objects must not fill the log.
     fn log(&mut self, left: &LeftOut) {
-        if self.shown.get(&left.name) == Some(left) || self.lines > LINES {
+        if self.shown.get(&left.name) == Some(left) {
             return;
         }
-        self.lines += 1;
-        if self.lines > LINES {
+        let line = self.line(Instant::now());
+        if line == LINES {
             log::warn!(kind = left.kind; "more objects of the API server cannot be read, and are left out");
+        }
+        if line >= LINES {
             return;
         }
         let LeftOut { kind, name, why, counts } = left;
@@ -207,6 +211,24 @@ impl Left {
         log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint;
             "an object of the API server cannot be read, and is left out");
     }
+
+    /// The number of the next line, in its hour.
+    fn line(&mut self, now: Instant) -> usize {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= HOUR) {
+            (self.lines, self.since) = (0, Some(now));
+        }
+        let line = self.lines;
+        self.lines = line.saturating_add(1);
+        line
+    }
+}
+
+/// Whether that has changed what is shown. It is in the log in any case.
+fn put(all: &mut BTreeMap<String, LeftOut>, left: &LeftOut) -> bool {
+    if all.len() >= NAMED && !all.contains_key(&left.name) {
+        return false;
+    }
+    all.insert(left.name.clone(), left.clone()).as_ref() != Some(left)
 }
 
 /// Between attempts: from 0.8 s doubling to 30 s, each with jitter; from the start after two quiet
@@ -225,5 +247,81 @@ impl Pause {
 
     pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.next()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::read;
+    use crate::wire::WirePod;
+
+    fn pod(name: &str, label: &str) -> Found<WirePod> {
+        let metadata = format!(r#"{{"name":"{name}","namespace":"n","labels":{{"a":{label}}}}}"#);
+        read(&format!(r#"{{"metadata":{metadata}}}"#))
+    }
+
+    fn bad(name: &str) -> Found<WirePod> {
+        pod(name, "1")
+    }
+
+    fn good(name: &str) -> Found<WirePod> {
+        pod(name, r#""x""#)
+    }
+
+    fn names(all: Option<Vec<LeftOut>>) -> Option<Vec<String>> {
+        Some(all?.into_iter().map(|left| left.name).collect())
+    }
+
+    fn some(names: &[&str]) -> Option<Vec<String>> {
+        Some(names.iter().map(|name| format!("n/{name}")).collect())
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_when_it_changes_and_only_then() {
+        let mut left = Left::default();
+        for (event, told) in [
+            (Event::Init, None),
+            (Event::InitApply(good("a")), None),
+            (Event::InitApply(bad("b")), None),
+            (Event::InitDone, some(&["b"])),
+            (Event::Apply(bad("b")), None),
+            (Event::Apply(good("a")), None),
+            (Event::Delete(good("a")), None),
+            (Event::Apply(bad("c")), some(&["b", "c"])),
+            (Event::Apply(pod("c", "[]")), some(&["b", "c"])),
+            // Lost, and listed anew.
+            (Event::Init, None),
+            (Event::InitApply(bad("b")), None),
+            (Event::Init, None),
+            (Event::InitApply(bad("b")), None),
+            (Event::InitApply(pod("c", "[]")), None),
+            (Event::InitDone, None),
+            (Event::Apply(good("b")), some(&["c"])),
+            (Event::Delete(bad("c")), some(&[])),
+            (Event::Delete(bad("c")), None),
+        ] {
+            assert_eq!(names(left.hear(&event)), told, "{:?}", left.shown);
+        }
+    }
+
+    #[test]
+    fn of_10001_that_cannot_be_read_some_are_named_and_the_log_is_not_filled() {
+        let mut left = Left::default();
+        let mut told = 0;
+        for number in 0..10_001 {
+            told += usize::from(left.hear(&Event::Apply(bad(&number.to_string()))).is_some());
+        }
+        assert_eq!((told, left.shown.len()), (NAMED, NAMED));
+        left.hear(&Event::<Found<WirePod>>::Init);
+        for number in 0..10_001 {
+            left.hear(&Event::InitApply(bad(&number.to_string())));
+        }
+        assert_eq!(left.coming.len(), NAMED);
+        assert!(left.lines > LINES, "{}", left.lines);
+        // One that comes and goes has no more lines, and the next hour has its own.
+        let since = left.since.expect("begun");
+        assert!(left.line(since + HOUR - Duration::from_secs(1)) > LINES);
+        assert_eq!([left.line(since + HOUR), left.line(since + HOUR)], [0, 1]);
     }
 }
