@@ -89,9 +89,10 @@ fn differs(shown: &Value, wanted: &Value, at: &str, quantities: bool) -> Option<
     }
 }
 
-/// The generation is set when it is written, and the time by the API server.
+/// The generation is set when it is written, and the time of a taint by the API server. An
+/// attribute or a capacity may have that name, too.
 fn is_servers(at: &str, key: &str) -> bool {
-    key == "timeAdded" || (at == ".pool" && key == "generation")
+    (key == "timeAdded" && at.contains(".taints.")) || (at == ".pool" && key == "generation")
 }
 
 fn says_nothing(key: &str, value: &Value) -> bool {
@@ -290,6 +291,12 @@ mod tests {
             ),
             ("/devices/0/attributes/mine", json!({"bool": false}), "devices.0.attributes.mine"),
             ("/devices/0/attributes/uuid/bool", json!(false), "devices.0.attributes.uuid.bool"),
+            (
+                "/devices/0/attributes/timeAdded",
+                json!({"bool": true}),
+                "devices.0.attributes.timeAdded",
+            ),
+            ("/devices/0/generation", json!(7), "devices.0.generation"),
             (
                 "/devices/0/capacity/memory/requestPolicy/validRange/max",
                 json!("15Gi"),
