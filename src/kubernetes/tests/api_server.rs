@@ -5,6 +5,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node as CoreNode, Pod as CorePod};
@@ -13,8 +14,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use mpsgate_kubernetes::{
-    CARDS, ConditionReport, Event, NodeReport, RULES, Reason, Settings, Severity, State, Subject,
-    bound_pods, events, node, pods,
+    CARDS, ConditionReport, Event, NodeReport, Pods, RULES, Reason, Settings, Severity, State,
+    Subject, bound_pods, events, node, pods,
 };
 use mpsgate_model::{CardReport, Kind, Mib};
 use mpsgate_testing::need;
@@ -150,6 +151,30 @@ async fn make_pod(admin: &Client, name: &str, memory: &str) -> String {
     made.expect("created").metadata.uid.expect("every object has one")
 }
 
+/// With bytes in its `managedFields` that are no text, as whoever makes a pod may have it. A server
+/// that keeps them sends them in each list that the pod is in.
+async fn make_odd_pod(admin: &Client) {
+    let head = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod",
+            "spec":{{"nodeName":"{NODE}","containers":[{{"name":"main","image":"x"}}]}},
+            "metadata":{{"name":"odd","managedFields":[{{"manager":"x","operation":"Update","apiVersion":"v1",
+                "time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":"#
+    );
+    let parts: [&[u8]; 5] = [
+        head.as_bytes(),
+        br#"{"f:metadata":{"f:annotations":{"f:x":{"f:"#,
+        b"\xff\xfe",
+        br#"":{}}}}}"#,
+        b"}]}}",
+    ];
+    let pods = kube::core::Request::new("/api/v1/namespaces/default/pods");
+    let request = pods.create(&PostParams::default(), parts.concat()).expect("a request");
+    match admin.request_text(request).await {
+        Ok(_) | Err(kube::Error::FromUtf8(_)) => {}
+        Err(error) => panic!("it is not made: {error}"),
+    }
+}
+
 fn report() -> NodeReport {
     NodeReport {
         cards: Some(vec![CardReport {
@@ -223,6 +248,13 @@ async fn pods_come_and_go(server: &Server, admin: &Client) {
     let check = async {
         within("the list", seen.wait_for(|pods| pods.state.is_current())).await.expect("polled");
         assert!(seen.borrow().is_empty());
+        // It stays: every other list and watch here has it.
+        make_odd_pod(admin).await;
+        let has_odd = |pods: &Arc<Pods>| pods.iter().any(|pod| pod.name == "odd");
+        within("the odd pod", seen.wait_for(has_odd)).await.expect("polled");
+        let (mut anew, run) = pods(server.settings());
+        let listed = within("another list", anew.wait_for(has_odd));
+        tokio::select! { never = run => match never {}, listed = listed => drop(listed.expect("polled")) }
         let uid = make_pod(admin, "web", "7k").await;
         let shown = within("the pod", seen.wait_for(|pods| pods.get(&uid).is_some()))
             .await
