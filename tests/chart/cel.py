@@ -170,10 +170,11 @@ def node_rows():
         yield f"label {key}", True, *labels(key, "2")
     yield "own label goes", True, *labels("mpsgate.io/shared", None)
     yield "the annotation with the cards", True, ("metadata", "annotations", "mpsgate.io/cards"), "{}{}"
-    yield "that goes", True, ("metadata", "annotations", "mpsgate.io/cards"), None
+    yield "cards of 200 KB", True, ("metadata", "annotations", "mpsgate.io/cards"), "z" * 200_000
+    yield "the cards go", True, ("metadata", "annotations", "mpsgate.io/cards"), None
     yield "the annotation with the handlers", True, ("metadata", "annotations", "mpsgate.io/handlers"), "{}{}"
     yield "the number of cards", True, ("status", "capacity", "aliyun.com/gpu-count"), "2"
-    yield "that goes", True, ("status", "capacity", "aliyun.com/gpu-count"), None
+    yield "the number goes", True, ("status", "capacity", "aliyun.com/gpu-count"), None
     yield "the condition", True, ("status", "conditions", 1, "status"), "False"
     yield "the condition goes", True, ("status", "conditions"), THE_NODE["status"]["conditions"][:1]
     yield "managed fields", True, ("metadata", "managedFields"), [{"manager": "mpsgated"}]
@@ -182,7 +183,10 @@ def node_rows():
         yield f"label {key}", False, *labels(key, "share")
     yield "a label goes", False, *labels("ack.node.gpu.schedule", None)
     yield "all labels go", False, ("metadata", "labels"), None
+    yield "a label like the annotation of a removal", False, *labels("mpsgate.io/removal", "x")
     yield "another annotation", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), "9"
+    yield "its annotation in other letters", False, ("metadata", "annotations", "MPSGATE.io/cards"), "x"
+    yield "all annotations go", False, ("metadata", "annotations"), None
     yield "another annotation comes", False, ("metadata", "annotations", "mpsgate.io/else"), "9"
     yield "the annotation of a removal comes", False, ("metadata", "annotations", "mpsgate.io/removal"), "true"
     yield "another annotation goes", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), None
@@ -195,14 +199,19 @@ def node_rows():
     yield "no finalizer", False, ("metadata", "finalizers"), None
     yield "an owner", False, ("metadata", "ownerReferences"), [{"kind": "Pod", "name": "x", "uid": "y"}]
     yield "a deletion", False, ("metadata", "deletionTimestamp"), "2026-01-31T12:00:00Z"
+    yield "a generation", False, ("metadata", "generation"), 3
     yield "memory of cards", False, ("status", "capacity", "aliyun.com/gpu-mem"), "999"
     yield "cpu", False, ("status", "capacity", "cpu"), "999"
     yield "another resource", False, ("status", "capacity", "nvidia.com/gpu"), "8"
     yield "a capacity goes", False, ("status", "capacity", "cpu"), None
     yield "allocatable", False, ("status", "allocatable", "cpu"), "999"
+    yield "cards that can be allocated", False, ("status", "allocatable", "aliyun.com/gpu-count"), "99"
     yield "another condition", False, ("status", "conditions", 0, "status"), "False"
     yield "another condition goes", False, ("status", "conditions"), THE_NODE["status"]["conditions"][1:]
     yield "a condition comes", False, ("status", "conditions"), THE_NODE["status"]["conditions"] + [{"type": "DiskPressure", "status": "True"}]
+    yield "Ready twice", True, ("status", "conditions"), [THE_NODE["status"]["conditions"][0], *THE_NODE["status"]["conditions"]]
+    yield "its condition twice", True, ("status", "conditions"), [*THE_NODE["status"]["conditions"], {"type": "GPUMemorySharingReady", "status": "False", "x": {"a": 1}}]
+    yield "another Ready first", False, ("status", "conditions"), [{"type": "Ready", "status": "False"}, *THE_NODE["status"]["conditions"]]
     yield "a second Ready", False, ("status", "conditions"), THE_NODE["status"]["conditions"] + [{"type": "Ready", "status": "False"}]
     yield "no condition at all", False, ("status", "conditions"), None
     yield "an address", False, ("status", "addresses"), [{"type": "InternalIP", "address": "10.6.6.6"}]
@@ -277,6 +286,12 @@ def claim_rows():
         ("a card that is to be waited for", ("spec", "devices", 0, "bindingConditions"), ["x"]),
         ("a card that may fail to bind", ("spec", "devices", 0, "bindingFailureConditions"), ["x"]),
         ("a card that takes counters", ("spec", "devices", 0, "consumesCounters"), [{"counterSet": "a", "counters": {}}]),
+        ("a card that takes cpu of its node", ("spec", "devices", 0, "nodeAllocatableResourceMappings"), {"cpu": {"quantity": "64"}}),
+        ("a card as an older version of the API has it", ("spec", "devices"), [{"name": "gpu-0", "basic": {"allowMultipleAllocations": True}}]),
+        ("cards that are not prepared", ("spec", "skipNodeOperations"), ["NodePrepareResources"]),
+        ("a field that nobody knows yet", ("spec", "devices", 0, "future"), ""),
+        ("its node as owner twice", ("metadata", "ownerReferences"), [{**THE_SLICE["metadata"]["ownerReferences"][0], "uid": f"u{n}"} for n in range(2)]),
+        ("its node as owner by another API", ("metadata", "ownerReferences", 0, "apiVersion"), "example.com/v1"),
         ("a taint that ends pods", ("spec", "devices", 0, "taints"), [{"key": "a", "effect": "NoExecute"}]),
     ):
         wrong = change(THE_SLICE, path, value)
@@ -301,6 +316,12 @@ def claim_rows():
     again = change(theirs, ("metadata", "ownerReferences"), [{**others["ownerReferences"][0], "controller": None}, *THE_SLICE["metadata"]["ownerReferences"]])
     yield policy, "what somebody else has set is kept, and its node owns it again", True, "resourceslices", own, again, theirs
     yield policy, "what somebody else has set goes", True, "resourceslices", own, THE_SLICE, theirs
+    twice = change(THE_SLICE, ("metadata", "ownerReferences"), [*THE_SLICE["metadata"]["ownerReferences"], {**THE_SLICE["metadata"]["ownerReferences"][0], "uid": "u4", "controller": None}])
+    yield policy, "owners of before are kept", True, "resourceslices", own, change(twice, ("spec", "pool", "generation"), 2), twice
+    yield policy, "its node is made anew", True, "resourceslices", own, change(THE_SLICE, ("metadata", "ownerReferences", 0, "uid"), "u5"), THE_SLICE
+    yield policy, "the highest generation", True, "resourceslices", own, change(THE_SLICE, ("spec", "pool", "generation"), 2**63 - 1), THE_SLICE
+    yield policy, "a node's name that is null", False, "resourceslices", own, {**THE_SLICE, "spec": {**THE_SLICE["spec"], "nodeName": None}}, THE_SLICE
+    yield policy, "deleted, of which nothing is known", False, "resourceslices", delete, None, None
     nameless = change(THE_SLICE, ("spec", "nodeName"), "")
     yield policy, "one with an empty node, by a token without a node", False, "resourceslices", request("CREATE"), nameless, None
     for name in ("system:node:n1", "alice", SCHEDULER):
@@ -349,6 +370,8 @@ def claim_rows():
         then = change(THE_CLAIM, path, value)
         devices = [*then.get("status", {}).get("devices", []), OWN_DEVICE]
         yield policy, f"a claim {what}", False, status, own, change(then, ("status", "devices"), devices), then
+    narrower = change(THE_CLAIM, (*at, 0, "matchExpressions"), [{"key": "a", "operator": "Exists"}])
+    yield policy, "a claim of this node, where it has a label", True, status, own, change(narrower, ("status", "devices"), [ANOTHERS_DEVICE, OWN_DEVICE]), narrower
     yield policy, "by a token without a node", False, status, request(), written, THE_CLAIM
     yield policy, "by a token of another node", False, status, request(node="n2"), written, THE_CLAIM
     yield policy, "made", False, "resourceclaims", create, THE_CLAIM, None
@@ -368,15 +391,19 @@ def table():
         for what, allowed, path, value in node_rows():
             yield "nodes", what, allowed, resource, own, change(THE_NODE, path, value), THE_NODE
         yield "nodes", "all at once, where nothing was", True, resource, own, first, bare
+        yield "nodes", "where there is no spec", True, resource, own, change(change(THE_NODE, ("spec",), None), ("metadata", "annotations", "mpsgate.io/cards"), "q"), change(THE_NODE, ("spec",), None)
         yield "nodes", "all of it goes", True, resource, own, bare, first
         yield "nodes", "another node", False, resource, request(node="n2"), change(THE_NODE, ("metadata", "annotations", "mpsgate.io/cards"), "x"), THE_NODE
         yield "nodes", "another node, nothing changed", False, resource, request(node="n2"), THE_NODE, THE_NODE
         yield "nodes", "a token without a node", False, resource, request(), THE_NODE, THE_NODE
         yield "nodes", "a token of two nodes", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {NODE: ["n1", "n2"]}}}, THE_NODE, THE_NODE
+        yield "nodes", "a token with nothing beside its name", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {}}}, THE_NODE, THE_NODE
         yield "nodes", "a token of a node without a name", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {NODE: [""]}}}, change(THE_NODE, ("metadata", "name"), ""), THE_NODE
         yield "nodes", "a token that says something else", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {"example.com/node-name": ["n1"]}}}, THE_NODE, THE_NODE
         yield "nodes", "another account", None, resource, request(username="system:node:n2"), change(THE_NODE, ("spec", "unschedulable"), True), THE_NODE
         yield "nodes", "the same name in another namespace", None, resource, request(username="system:serviceaccount:tenant:mpsgate"), THE_NODE, THE_NODE
+        yield "nodes", "the account of a removal", None, resource, request(username=REMOVAL, node="n1"), change(THE_NODE, ("spec", "taints"), []), THE_NODE
+        yield "nodes", "the same name in other letters", None, resource, request(username=MPSGATED.upper(), node="n1"), change(THE_NODE, ("spec", "taints"), []), THE_NODE
         yield "nodes", "nobody", None, resource, {"operation": "UPDATE", "userInfo": {}}, THE_NODE, THE_NODE
     yield "nodes", "it is deleted", False, "nodes", request("DELETE", node="n1"), None, THE_NODE
     yield "nodes", "one is made", False, "nodes", request("CREATE", node="n1"), THE_NODE, None
@@ -388,6 +415,7 @@ def table():
         ("on a pod", True, ("count",), 1),
         ("on the own node", True, ("involvedObject",), on_node),
         ("on another node", False, ("involvedObject",), {**on_node, "name": "n2"}),
+        ("on a pod of anywhere, for any reason", True, ("reason",), "FailedMount"),
         ("on a Secret", False, ("involvedObject", "kind"), "Secret"),
         ("on nothing", False, ("involvedObject",), {}),
         ("from another node", False, ("source", "host"), "n2"),
