@@ -76,7 +76,6 @@ pub(crate) fn filter(
         kept_from.insert(name.to_owned(), Failed { why: why.to_owned(), unresolvable: true });
         false
     };
-    let search = Search::new(ledger, until);
     let mut suit = Vec::new();
     let mut fits = |name: &str, look: Look| {
         match look {
@@ -90,29 +89,33 @@ pub(crate) fn filter(
         true
     };
     let most = most_nodes(ledger);
-    let mut names = None;
-    if let Some(named) = args.node_names {
-        let mut named = distinct(list::read(named, most).map_err(|error| unread(&error))?)?;
+    let mut named = match args.node_names {
+        Some(named) => Some(distinct(list::read(named, most).map_err(|error| unread(&error))?)?),
+        None => None,
+    };
+    let mut whole = match &args.nodes {
+        Some(nodes) => Some(whole_nodes(nodes, most)?),
+        None => None,
+    };
+    // Whole nodes are many bytes. To read them is no part of the search.
+    let search = Search::new(ledger, until);
+    if let Some(named) = &mut named {
         named.retain(|name| is_open(name));
         let all: Vec<&str> = named.iter().map(String::as_str).collect();
         let mut looks = search.all(&candidate, &all)?.into_iter();
         named.retain(|name| looks.next().is_some_and(|look| fits(name, look)));
-        names = Some(named);
     }
-    let mut whole = None;
-    if let Some(nodes) = args.nodes {
-        let mut items = Vec::new();
-        let mut nodes = whole_nodes(&nodes, most)?;
-        nodes.retain(|(name, _)| is_open(name));
-        let all: Vec<&str> = nodes.iter().map(|(name, _)| name.as_str()).collect();
-        for ((name, node), look) in nodes.iter().zip(search.all(&candidate, &all)?) {
-            if fits(name, look) {
-                items.push((*node).to_owned());
-            }
-        }
-        whole = Some(Nodes { metadata: Empty {}, items });
+    if let Some(whole) = &mut whole {
+        whole.retain(|(name, _)| is_open(name));
+        let all: Vec<&str> = whole.iter().map(|(name, _)| name.as_str()).collect();
+        let mut looks = search.all(&candidate, &all)?.into_iter();
+        whole.retain(|(name, _)| looks.next().is_some_and(|look| fits(name, look)));
     }
-    (result.node_names, result.nodes) = (names, whole);
+    result.node_names = named;
+    result.nodes = whole.map(|whole| Nodes {
+        metadata: Empty {},
+        items: whole.into_iter().map(|(_, node)| node.to_owned()).collect(),
+    });
     result.failed.extend(kept_from);
     *ranked = candidate.ok().flatten().map(|pod| Ranked { pod, nodes: suit });
     Ok(result)
@@ -173,11 +176,13 @@ impl<'a> Search<'a> {
         nodes: &[&str],
         step: usize,
     ) -> Result<Vec<Look>, String> {
+        // What asks for nothing, or for what nobody can have, is not searched for.
+        let is_searched = matches!(candidate, Ok(Some(_)));
         in_parallel(nodes, |nodes| {
             let mut looks = Vec::with_capacity(nodes.len());
             for some in nodes.chunks(step) {
                 in_time(self.until)?;
-                if self.is_over() {
+                if is_searched && self.is_over() {
                     looks.extend(some.iter().map(|_| Look::late()));
                     continue;
                 }

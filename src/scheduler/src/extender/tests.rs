@@ -313,6 +313,19 @@ fn a_search_that_takes_too_long_is_a_plain_no_for_the_nodes_that_are_left() {
 }
 
 #[test]
+fn what_is_not_searched_for_is_answered_also_when_a_search_would_be_over() {
+    let ledger = ledger();
+    let over = Search { end: Instant::now(), ..Search::new(&ledger, later()) };
+    for look in over.all(&Ok(None), &["n1", "n2"]).expect("no error") {
+        assert!(matches!(look, Look::Open), "it asks for nothing of ours");
+    }
+    let why = "more than any node has";
+    for look in over.all(&Err(why.to_owned()), &["n1", "n2"]).expect("no error") {
+        assert!(matches!(look, Look::Failed(failed) if failed.why == why));
+    }
+}
+
+#[test]
 fn nodes_in_one_state_are_answered_as_if_each_were_searched() {
     let names = ["n1", "n2", "n1-too", "n4", "n2-too", "n3"];
     let mut ledger = Ledger::new(Placement::Binpack);
