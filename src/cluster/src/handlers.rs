@@ -129,13 +129,33 @@ impl Where {
         self.terms.iter().map(of_term).fold(0, usize::saturating_add) <= MOST
     }
 
-    /// Whether what a node says counts for a pod.
-    fn counts(&self, class: Option<&RuntimeClass>, name: &str, node: &GpuNode) -> bool {
+    /// Its terms, where there are any and they are compared. Asked once for a pod: to count them
+    /// takes as long as its author likes.
+    fn compared(&self) -> Option<&[Term]> {
+        (!self.terms.is_empty() && self.is_readable()).then_some(self.terms.as_slice())
+    }
+
+    /// Whether what a node says counts for a pod, whose `terms` are those of [`Self::compared`].
+    fn counts(
+        &self,
+        terms: Option<&[Term]>,
+        class: Option<&RuntimeClass>,
+        name: &str,
+        node: &GpuNode,
+    ) -> bool {
+        (self.node.is_some() || node.is_switched) && self.leaves(terms, class, name, node)
+    }
+
+    /// Whether it leaves a node, with a label or without.
+    fn leaves(
+        &self,
+        terms: Option<&[Term]>,
+        class: Option<&RuntimeClass>,
+        name: &str,
+        node: &GpuNode,
+    ) -> bool {
         if let Some(only) = &self.node {
             return only == name;
-        }
-        if !node.is_switched {
-            return false;
         }
         let label = |key: &str| node.labels.get(key).map(String::as_str);
         let has = |(key, value): (&String, &String)| label(key) == Some(value.as_str());
@@ -147,7 +167,7 @@ impl Where {
             term.labels.iter().all(|one| one.holds(label(&one.key)))
                 && term.fields.iter().all(|one| one.holds(field(&one.key)))
         };
-        self.terms.is_empty() || !self.is_readable() || self.terms.iter().any(fits)
+        terms.is_none_or(|terms| terms.iter().any(fits))
     }
 }
 
@@ -195,8 +215,9 @@ impl Known {
     /// How a pod of that class comes to the nodes that count for it.
     pub(crate) fn way(&self, class: Option<&str>, place: &Where, placer: Placer) -> Way {
         let known = class.and_then(|name| self.classes.as_ref()?.get(name));
-        let mut reached =
-            self.nodes.iter().filter(|(name, node)| place.counts(known, name, node)).peekable();
+        let terms = place.compared();
+        let counts = |(name, node): &(&String, &GpuNode)| place.counts(terms, known, name, node);
+        let mut reached = self.nodes.iter().filter(counts).peekable();
         if reached.peek().is_none() {
             return Way::Fine;
         }
@@ -240,7 +261,15 @@ impl Known {
                     .get_or_insert_with(|| (name, format!("does not know the handler {handler}")));
             }
         }
-        let steered = placer == Placer::Extender && round.len() < count;
+        // A node without a label refuses nobody, and is a way for those that an extender places.
+        let leads = |(name, node): (&String, &GpuNode)| {
+            let Ok(said) = &node.handlers else { return false };
+            let handler = handler.or(said.default.as_deref());
+            handler.is_some_and(|handler| said.leads(handler))
+                && place.leaves(terms, known, name, node)
+        };
+        let steered =
+            placer == Placer::Extender && (round.len() < count || self.nodes.iter().any(leads));
         match (round.first(), found, unsure, class) {
             (Some(first), Some(handler), ..) if !steered => {
                 let refusal = bypasses(class, handler, &round, led.is_some(), first);

@@ -158,6 +158,29 @@ fn a_node_counts_by_a_label_that_switches_it_and_steers_without_one_too() {
 }
 
 #[test]
+fn a_node_without_a_label_is_a_way_where_an_extender_places() {
+    let mut known = known();
+    let lead = |known: &mut Known, leads: bool| {
+        let mut other = node(&[], &[]);
+        other.is_switched = false;
+        if let Ok(said) = &mut other.handlers {
+            said.led = if leads { ["nvidia".to_owned()].into() } else { BTreeSet::new() };
+        }
+        known.nodes.insert("n2".to_owned(), other);
+    };
+    let any = Where::default();
+    for (leads, extender) in [(true, "fine"), (false, "round")] {
+        lead(&mut known, leads);
+        assert_eq!(by(Placer::Extender, &known, Some("nvidia"), &any), extender, "{leads}");
+        assert_eq!(way(&known, Some("nvidia"), &any), "round", "{leads}");
+    }
+    // Not where it may not go to.
+    lead(&mut known, true);
+    let there = Where { selector: map(&[("pool", "a")]), ..any };
+    assert_eq!(by(Placer::Extender, &known, Some("nvidia"), &there), "round");
+}
+
+#[test]
 fn what_the_class_adds_to_the_selector_counts() {
     let mut known = known();
     let class = RuntimeClass {

@@ -1,5 +1,6 @@
-//! Reviews of new pods that ask for GPU memory, each with 3 MiB of one list, or of one text: as
-//! much as an API server takes of a request. For the table of bounds, and for the benchmark.
+//! Reviews of new pods that ask for GPU memory, each with 3 MiB of one list, of many such lists that
+//! are each just short enough, or of one text: as much as an API server takes of a request. For the
+//! table of bounds, and for the benchmark.
 
 /// What an API server takes of a request's body.
 const MOST: usize = 3 << 20;
@@ -41,6 +42,11 @@ fn container(volumes: &str, more: &str) -> String {
     review(&format!(
         r#"{{"metadata":{{"name":"web"}},"spec":{{"hostIPC":true,"volumes":[{volumes}],"containers":[{{"name":"web","resources":{{"limits":{{"aliyun.com/gpu-mem":"7"}}}},{more}}}]}}}}"#
     ))
+}
+
+/// So many elements as one list may have.
+fn full(element: &str) -> String {
+    vec![element; 9_900].join(",")
 }
 
 fn path(beginning: &str) -> String {
@@ -171,6 +177,29 @@ pub(crate) fn long() -> Vec<(&'static str, String)> {
                     r#"{{"matchExpressions":[{{"key":"k{n}","operator":"Exists"}}]}}"#
                 ))
             )),
+        ),
+        (
+            "expressions of an affinity",
+            spec(&format!(
+                r#""affinity":{{"nodeAffinity":{{"requiredDuringSchedulingIgnoredDuringExecution":{{"nodeSelectorTerms":[{}]}}}}}}"#,
+                many(|_| format!(r#"{{"matchExpressions":[{}]}}"#, full(r#"{"key":"k"}"#)))
+            )),
+        ),
+        (
+            "capabilities of many containers",
+            list("initContainers", &|n| {
+                format!(
+                    r#"{{"name":"c{n}","securityContext":{{"capabilities":{{"add":[{}]}}}},"resources":{{"limits":{{"aliyun.com/gpu-mem":"1"}}}}}}"#,
+                    full(r#""CHOWN""#)
+                )
+            }),
+        ),
+        (
+            "variables of many containers",
+            list("initContainers", &|n| {
+                let env = full(r#"{"name":"NVIDIA_A","value":"all"}"#);
+                format!(r#"{{"name":"c{n}","env":[{env}]}}"#)
+            }),
         ),
         (
             "limits",
