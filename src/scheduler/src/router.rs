@@ -290,3 +290,6 @@ fn response(status: StatusCode, content: &'static str, body: Body) -> Response<B
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
     response
 }
+
+#[cfg(test)]
+mod tests;

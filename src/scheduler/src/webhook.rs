@@ -64,20 +64,21 @@ pub enum Unreadable {
 
 /// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template
 /// `mutation` says what its pods will have. `known` is what is known of the cluster's nodes and
-/// RuntimeClasses. It answers `until` then.
+/// RuntimeClasses. It answers `until` then: what takes longer by itself is as what is too long,
+/// because its author made it so.
 ///
 /// # Errors
-/// Where the body is no review at all, or the time is over.
+/// Where the body is no review at all, or the time was over before its turn came.
 pub fn validate(
     body: &[u8],
     mutation: &Mutation,
     known: &Known,
     until: Instant,
 ) -> Result<Vec<u8>, Unreadable> {
+    in_time(until)?;
     let request = read(body)?;
     let reply = Reply::to(&request)?;
     Ok(match Subject::of(&request, mutation, until) {
-        Err(Unseen::Late) => return Err(Unreadable::Late),
         Err(why) => why.answer(reply, &request),
         Ok(Subject::Nothing) => reply,
         Ok(Subject::Pod { pod, forged, .. }) => {
@@ -105,6 +106,7 @@ pub fn validate(
 /// # Errors
 /// Where the body is no review at all, or the time is over.
 pub fn mutate(body: &[u8], mutation: &Mutation, until: Instant) -> Result<Vec<u8>, Unreadable> {
+    in_time(until)?;
     let request = read(body)?;
     let reply = Reply::to(&request)?;
     Ok(match Subject::of(&request, mutation, until) {
@@ -121,6 +123,10 @@ pub fn mutate(body: &[u8], mutation: &Mutation, until: Instant) -> Result<Vec<u8
         ) => reply,
     }
     .render())
+}
+
+fn in_time(until: Instant) -> Result<(), Unreadable> {
+    if Instant::now() < until { Ok(()) } else { Err(Unreadable::Late) }
 }
 
 fn with(forged: Option<Said>, mut evaluated: Evaluated) -> Evaluated {

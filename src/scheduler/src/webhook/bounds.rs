@@ -23,7 +23,7 @@ pub(super) enum Unseen {
     TooMuch(String),
     /// There is no pod in it.
     NoPod,
-    /// The time for this review is over.
+    /// The time for this review was over while it was looked at.
     Late,
 }
 
@@ -34,7 +34,9 @@ impl fmt::Display for Unseen {
                 write!(to, "this object is too long to be looked at: it has {what}")
             }
             Self::NoPod => to.write_str("this object has no pod in it that could be looked at"),
-            Self::Late => to.write_str("the time for this review is over; try again"),
+            Self::Late => to.write_str(
+                "this object is too long to be looked at: it has more in it than there was time for",
+            ),
         }
     }
 }

@@ -102,7 +102,6 @@ impl Subject {
                 let scheduling = scheduling(&wire.spec.0.unwrap_or_default());
                 Ok(Self::Pod { forged: forged.map(|why| (first(&pod), why)), pod, scheduling })
             }
-            (Err(Unseen::Late), _) => Err(Unseen::Late),
             (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
             (Err(why), None) => Err(why),
         }
@@ -116,8 +115,9 @@ impl Subject {
         let wire = wire.unwrap_or_default().spec.0.unwrap_or_default();
         let old: wire::Pod = read(request.old_object).unwrap_or_default();
         let old = old.spec.0.unwrap_or_default();
-        let is_bound = !old.node_name.as_str().is_empty();
-        let counted = is_bound && pod.as_ref().is_ok_and(Pod::asks);
+        let is_bound = is_bound(request.old_object);
+        // What is too long to be looked at may ask for anything.
+        let counted = is_bound && pod.as_ref().map_or(true, Pod::asks);
         let (user, scheduler) = (request.user_info.0.as_ref(), told.scheduler_account.as_deref());
         let changed = placement::changed(&now, &then, counted);
         let changed = changed.filter(|_| !placement::is_by(user, scheduler));
@@ -127,7 +127,7 @@ impl Subject {
             (None, Ok(pod)) if !is_bound && wire.tolerations != old.tolerations => {
                 Self::Opened(pod)
             }
-            (None, Err(why)) if why == Unseen::Late || !is_bound => return Err(why),
+            (None, Err(why)) if !is_bound => return Err(why),
             (None, _) => Self::Nothing,
         })
     }
@@ -162,6 +162,17 @@ fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<
     let Some(text) = text else { return Ok(T::default()) };
     let read: Object<T> = serde_json::from_str(text.get()).map_err(|error| Unseen::of(&error))?;
     Ok(read.0.unwrap_or_default())
+}
+
+/// Whether a pod has its node, however long the rest of it is.
+pub(super) fn is_bound(object: Option<&RawValue>) -> bool {
+    let bound: wire::Bound = read(object).unwrap_or_default();
+    bound.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty())
+}
+
+/// Whether a pod is no longer than what is looked at.
+pub(super) fn could_be_read(object: Option<&RawValue>) -> bool {
+    read::<wire::Pod>(object).is_ok()
 }
 
 /// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at

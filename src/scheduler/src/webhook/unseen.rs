@@ -1,12 +1,14 @@
 //! An object that is not looked at, and what becomes of it. What its author alone could bring about
 //! shall open nothing to them: a pod that shows one word of ours is refused. What shows none is
-//! allowed with a warning, as it has nothing of GPUs in it. Nor is a pod refused that runs already,
-//! or what makes pods: their pods come here, too.
+//! allowed with a warning, as it has nothing of GPUs in it. Nor is a pod refused that is there
+//! already, unless an update has made it so, or what makes pods: their pods come here, too.
 
 use mpsgate_model::{Code, Refusal};
 
 use super::bounds::{self, Unseen};
+use super::object;
 use super::reply::Reply;
+use super::shape::TOO_LONG;
 use super::wire::Request;
 
 /// Texts by which an object is about GPUs, whatever stands around them: what NVIDIA's toolkit, a
@@ -34,16 +36,30 @@ impl Unseen {
         };
         let hint = match self {
             Self::TooMuch(_) => bounds::hint(),
-            Self::NoPod | Self::Late => {
+            Self::Late => format!("{}; or try again when less is asked", bounds::hint()),
+            Self::NoPod => {
                 "write it as this says, or make it smaller: kubectl explain pod.spec".to_owned()
             }
         };
         let found = format!("{self}, and something of GPUs ({word})");
         let refusal = Refusal::new(Code::Request, found, hint);
-        if is_new(request) {
+        if is_new(request) || self.is_by_update(request) {
             return reply.refuse(&[(String::new(), refusal)]);
         }
         reply.warn(&refusal.to_string()).warn(&format!("hint: {}", refusal.hint))
+    }
+
+    /// Whether the update of a pod that waits made it so: tolerations can be added to one. One that
+    /// was too long before is held up by nothing.
+    fn is_by_update(&self, request: &Request<'_>) -> bool {
+        let kind = request.kind.0.as_ref().map_or("", |kind| kind.kind.as_str());
+        let what = (kind, request.operation.as_str(), request.sub_resource.as_str());
+        let is_longer = || match self {
+            Self::NoPod => false,
+            Self::Late => true,
+            Self::TooMuch(more) => more == TOO_LONG && object::could_be_read(request.old_object),
+        };
+        what == ("Pod", "UPDATE", "") && !object::is_bound(request.old_object) && is_longer()
     }
 }
 
@@ -62,6 +78,7 @@ fn word_in(text: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
     use mpsgate_kubernetes::WRITTEN;
     use mpsgate_model::{GPU_CORE, GPU_COUNT, MEMORY_ANNOTATIONS};
     use mpsgate_policy::{VISIBLE, may_read_annotation, may_read_variable};
@@ -106,6 +123,26 @@ mod tests {
             r#"{"env":[{"name":"CUDA","value":"12"},{"name":"GPU","value":"none"}]}"#,
         ] {
             assert_eq!(word_in(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_review_that_takes_too_long_by_itself_is_as_what_is_too_long() {
+        let of = |operation: &str, object: &str| {
+            let text = format!(
+                r#"{{"uid":"u","kind":{{"kind":"Pod"}},"operation":"{operation}","object":{object},"oldObject":{{}}}}"#
+            );
+            let request: Request<'_> = serde_json::from_str(&text).unwrap();
+            let reply = Reply::to(&request).unwrap();
+            String::from_utf8(Unseen::Late.answer(reply, &request).render()).unwrap()
+        };
+        for operation in ["CREATE", "UPDATE"] {
+            let asking = of(operation, r#"{"limits":{"aliyun.com/gpu-mem":"7"}}"#);
+            assert!(asking.contains(r#""allowed":false"#), "{asking}");
+            assert!(asking.contains("make it smaller"), "{asking}");
+            let quiet = of(operation, r#"{"limits":{"cpu":"7"}}"#);
+            assert!(quiet.contains(r#""allowed":true"#), "{quiet}");
+            assert!(quiet.contains("too long to be looked at"), "{quiet}");
         }
     }
 }

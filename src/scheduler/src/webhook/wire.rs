@@ -62,6 +62,19 @@ pub(super) struct Head {
     pub(super) metadata: Object<Metadata>,
 }
 
+/// Of a pod that may be of any length.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Bound {
+    pub(super) spec: Object<Node>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Node {
+    pub(super) node_name: Text,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Metadata {

@@ -121,6 +121,36 @@ fn what_is_too_long_is_refused_where_it_would_be_new_and_warned_of_elsewhere() {
     assert_eq!(evaluated(&gone), json!({"uid": "u-1", "allowed": true}));
 }
 
+/// Tolerations are what can be added to a pod that is there.
+#[test]
+fn an_update_that_makes_a_pod_too_long_opens_nothing() {
+    let tolerating = |mut pod: Value, count: usize| {
+        pod["spec"]["tolerations"] = (0..count).map(|n| json!({"key": format!("k{n}")})).collect();
+        pod
+    };
+    let bound = |mut pod: Value| {
+        pod["spec"]["nodeName"] = json!("gpu-1");
+        pod
+    };
+    let counted = |mut pod: Value, cards: &str| {
+        pod["metadata"]["labels"] = json!({"aliyun.com/gpu-count": cards});
+        pod
+    };
+    let (short, long) = (|pod| tolerating(pod, 1), |pod| tolerating(pod, 10_001));
+    let other = || counted(asking(), "2");
+    for (what, now, then, is_refused) in [
+        ("one that waits gets longer", long(asking()), short(asking()), true),
+        ("one without GPUs", long(pod(json!({}))), short(pod(json!({}))), false),
+        ("one that was too long", long(other()), long(asking()), false),
+        ("one that has its node", long(bound(asking())), short(bound(asking())), false),
+        ("its number of cards", short(bound(other())), short(bound(asking())), true),
+        ("the same of a long one", long(bound(other())), long(bound(asking())), true),
+    ] {
+        let response = evaluated(&review("Pod", "UPDATE", "", now, then));
+        assert_eq!(response["allowed"], !is_refused, "{what}: {response}");
+    }
+}
+
 #[test]
 fn a_refusal_tells_of_the_first_containers_and_counts_the_others() {
     let of = |count: usize, limits: Value| {
