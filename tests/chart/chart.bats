@@ -607,6 +607,16 @@ END
   is_equal "$words" '["--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter"]'
 }
 
+@test "the webhook knows whether nodes take claims that are made of limits" {
+  local allowed words
+  for allowed in true false; do
+    render "claims-$allowed" --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set config.kubernetes.dra_extended_resources="$allowed"
+    words=$(deployment "claims-$allowed" mpsgate-scheduler | jq '[.containers[0].command[] | select(. == "--webhook-extended-resources")] | length')
+    settings "claims-$allowed" | grep -qxF "dra_extended_resources = $allowed"
+    is_equal "$words" "$([[ $allowed == true ]] && echo 1 || echo 0)"
+  done
+}
+
 @test "the webhook knows the nodes' policy.ipc, and writes hostIPC under require-host alone" {
   local word words
   for word in require-host auto any; do

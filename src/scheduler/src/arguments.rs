@@ -106,6 +106,9 @@ pub struct Arguments {
     /// With auto or any each node decides about hostIPC.
     #[arg(long, verbatim_doc_comment, value_name = "WORD", default_value_t = Policy::default().ipc, value_parser = ipc())]
     pub webhook_ipc: Ipc,
+    /// Allow limits that become claims of whole cards, as kubernetes.dra_extended_resources
+    #[arg(long)]
+    pub webhook_extended_resources: bool,
     /// A policy.exempt of the nodes: the webhook ignores such containers; may be repeated
     #[arg(long, value_name = "NAMESPACE=IMAGE", value_parser = exempt)]
     pub webhook_exempt: Vec<Exempt>,

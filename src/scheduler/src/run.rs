@@ -236,6 +236,7 @@ async fn reviews(
         steered_schedulers: arguments.webhook_steers.clone(),
         scheduler_account: arguments.webhook_scheduler_account.clone(),
         ipc: arguments.webhook_ipc,
+        extended_resources: arguments.webhook_extended_resources,
         exempt: arguments.webhook_exempt.clone(),
     };
     let routes = router::reviews(

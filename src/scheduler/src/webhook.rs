@@ -81,8 +81,8 @@ pub fn validate(
     Ok(match Subject::of(&request, mutation, until) {
         Err(why) => why.answer(reply, &request),
         Ok(Subject::Nothing) => reply,
-        Ok(Subject::Pod { pod, forged, .. }) => {
-            said(reply, with(forged, admission::evaluate(&pod, known, mutation.ipc)), true)
+        Ok(Subject::Pod { pod, more, .. }) => {
+            said(reply, with(more, admission::evaluate(&pod, known, mutation.ipc)), true)
         }
         Ok(Subject::Forged(why)) => said(reply, with(Some(why), Evaluated::default()), true),
         Ok(Subject::Opened(pod)) => said(reply, admission::evaluate_way(&pod, known), true),
@@ -93,9 +93,9 @@ pub fn validate(
             warned.retain(|(container, _)| new.contains(container));
             said(reply, Evaluated { refused, warned }, true)
         }
-        Ok(Subject::Template { mut pod, forged }) => {
+        Ok(Subject::Template { mut pod, more }) => {
             pod.host_ipc |= mutation.host_ipc && pod.takes_host_ipc(mutation.ipc);
-            said(reply, with(forged, admission::evaluate(&pod, known, mutation.ipc)), false)
+            said(reply, with(more, admission::evaluate(&pod, known, mutation.ipc)), false)
         }
     }
     .render())
@@ -129,8 +129,8 @@ fn in_time(until: Instant) -> Result<(), Unreadable> {
     if Instant::now() < until { Ok(()) } else { Err(Unreadable::Late) }
 }
 
-fn with(forged: Option<Said>, mut evaluated: Evaluated) -> Evaluated {
-    evaluated.refused.extend(forged);
+fn with(more: impl IntoIterator<Item = Said>, mut evaluated: Evaluated) -> Evaluated {
+    evaluated.refused.extend(more);
     evaluated
 }
 

@@ -414,9 +414,9 @@ namespaceSelector:
         (has(m.mountPath) && m.mountPath.contains('nvidia-container-devices')) || (has(m.subPath) && m.subPath.contains('nvidia')) || has(m.subPathExpr))) ||
       (has(c.resources) && c.resources != null && (
         (has(c.resources.limits) && c.resources.limits != null && c.resources.limits.exists(r,
-          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))) ||
+          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.contains('mpsgate.io'))) ||
         (has(c.resources.requests) && c.resources.requests != null && c.resources.requests.exists(r,
-          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))))))) ||
+          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.contains('mpsgate.io'))))))) ||
     (has(p.spec.volumes) && p.spec.volumes != null && p.spec.volumes.exists(v,
       has(v.hostPath) && v.hostPath != null && has(v.hostPath.path) && v.hostPath.path.contains('nvidia'))))))
 {{- end }}

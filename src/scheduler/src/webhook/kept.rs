@@ -15,6 +15,15 @@ pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Domains that resources of ours are in; what others write wrong is theirs.
 const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
 
+/// The beginning of a limit of which kube-scheduler makes a claim of whole devices; the class's name
+/// comes after it.
+const CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// The end of the names of mpsgate's own classes. What class of another name has mpsgate's cards,
+/// its node knows.
+const OURS: &str = "mpsgate.io";
+/// The longest name of a class.
+const LONGEST_CLASS: usize = 253;
+
 /// The key, where labels or annotations of that name are read.
 fn known(key: &str) -> Option<&'static str> {
     let known = [MIRROR, GPU_COUNT].into_iter().chain(MEMORY_ANNOTATIONS).chain(WRITTEN);
@@ -24,6 +33,15 @@ fn known(key: &str) -> Option<&'static str> {
 /// Whether a resource of that name is one of ours.
 fn is_ours(resource: &str) -> bool {
     DOMAINS.iter().any(|domain| resource.starts_with(domain))
+}
+
+/// Whether a resource of that name is a whole card by the name of its class.
+fn is_class(resource: &str) -> bool {
+    let class = resource.strip_prefix(CLASS).filter(|class| class.len() <= LONGEST_CLASS);
+    class.is_some_and(|class| {
+        class.ends_with(OURS)
+            && class.bytes().all(|one| one.is_ascii_alphanumeric() || matches!(one, b'.' | b'-'))
+    })
 }
 
 deserialized_by_shape! {
@@ -68,21 +86,28 @@ impl<'de> Shape<'de> for Kept {
 
 /// Amounts of resources of ours, as written.
 #[derive(Debug, Default)]
-pub(super) struct Quantities(pub(super) BTreeMap<String, Box<RawValue>>);
+pub(super) struct Quantities {
+    pub(super) ours: BTreeMap<String, Box<RawValue>>,
+    /// A resource that is a whole card by the name of its class.
+    pub(super) class: Option<String>,
+}
 
 impl<'de> Shape<'de> for Quantities {
     fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
-        let mut kept = BTreeMap::new();
+        let mut kept = Self::default();
         while let Some(key) = map.next_key::<String>()? {
             if is_ours(&key) {
-                if kept.len() == MOST {
+                if kept.ours.len() == MOST {
                     return Err(A::Error::custom(TOO_LONG));
                 }
-                kept.insert(key, map.next_value()?);
+                kept.ours.insert(key, map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;
+                if is_class(&key) {
+                    kept.class = Some(key);
+                }
             }
         }
-        Ok(Self(kept))
+        Ok(kept)
     }
 }

@@ -9,7 +9,7 @@ use mpsgate_cluster::admission::{
 use mpsgate_cluster::handlers::{Expression, Term, Where};
 use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
-use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib};
+use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{
     PROC, clean, inside, is_exempt, names_processes, pod_mount, pod_variables, touches,
@@ -44,9 +44,9 @@ const LONGEST_PATH: usize = 4096;
 pub(super) enum Subject {
     /// Nothing of ours.
     Nothing,
-    /// A pod that is to be made, what its author may not say in it, and where it is to be
-    /// scheduled.
-    Pod { pod: Pod, forged: Option<Said>, scheduling: Scheduling },
+    /// A pod that is to be made, what its author may not say or ask for in it, and where it is to
+    /// be scheduled.
+    Pod { pod: Pod, more: Vec<Said>, scheduling: Scheduling },
     /// A pod that nobody but a scheduler may make or change so.
     Forged(Said),
     /// A pod that waits for a node, and tolerates other taints than before.
@@ -54,7 +54,7 @@ pub(super) enum Subject {
     /// A pod that runs, and its containers that are to be added.
     Ephemeral { pod: Pod, new: Vec<String> },
     /// Pods that will be made.
-    Template { pod: Pod, forged: Option<Said> },
+    Template { pod: Pod, more: Vec<Said> },
 }
 
 impl Subject {
@@ -99,8 +99,10 @@ impl Subject {
         let forged = forged.filter(|_| !placement::is_by(user, told.scheduler_account.as_deref()));
         match (read, forged) {
             (Ok((pod, wire)), forged) => {
-                let scheduling = scheduling(&wire.spec.0.unwrap_or_default());
-                Ok(Self::Pod { forged: forged.map(|why| (first(&pod), why)), pod, scheduling })
+                let spec = wire.spec.0.unwrap_or_default();
+                let forged = forged.map(|why| (first(&pod), why));
+                let more = forged.into_iter().chain(whole_card(&spec, told)).collect();
+                Ok(Self::Pod { more, pod, scheduling: scheduling(&spec) })
             }
             (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
             (Err(why), None) => Err(why),
@@ -152,9 +154,27 @@ impl Subject {
         let scheduling = wire.spec.0.as_ref().map(scheduling).unwrap_or_default();
         pod.scheduler = told.placer_of(&pod, &scheduling);
         let metadata = wire.metadata.0.unwrap_or_default();
-        let forged = placement::brought(&metadata, pod.asks());
-        Ok(Self::Template { forged: forged.map(|why| (first(&pod), why)), pod })
+        let forged = placement::brought(&metadata, pod.asks()).map(|why| (first(&pod), why));
+        let whole = wire.spec.0.as_ref().and_then(|spec| whole_card(spec, told));
+        Ok(Self::Template { more: forged.into_iter().chain(whole).collect(), pod })
     }
+}
+
+/// Its first container with a limit of which kube-scheduler makes a claim of a whole card, which
+/// nodes refuse unless `kubernetes.dra_extended_resources` allows it.
+fn whole_card(spec: &Spec, told: &Mutation) -> Option<Said> {
+    if told.extended_resources {
+        return None;
+    }
+    let mut all = objects(&spec.init_containers).chain(objects(&spec.containers));
+    all.find_map(|one| {
+        let resources = one.resources.0.as_ref()?;
+        let class = resources.limits.class.as_ref().or(resources.requests.class.as_ref())?;
+        let found = format!("its limit {class} is a claim of a whole card, and nodes refuse these");
+        let hint =
+            "ask for memory: a claim of the pod's own, or aliyun.com/gpu-mem in resources.limits";
+        Some((short(one.name.as_str()), Refusal::new(Code::Claim, found, hint)))
+    })
 }
 
 /// What is no object is an empty one.
@@ -464,7 +484,7 @@ fn shm(
 fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
     let mut found = (Vec::new(), 0);
     let Some(resources) = &container.resources.0 else { return Ok(found) };
-    for (kind, Quantities(limits)) in
+    for (kind, Quantities { ours: limits, .. }) in
         [("requests", &resources.requests), ("limits", &resources.limits)]
     {
         if limits.is_empty() {

@@ -31,6 +31,9 @@ pub struct Mutation {
     /// without `hostIPC` is neither changed nor refused: it shall run under Pod Security `baseline`
     /// and beside `hostUsers: false`.
     pub ipc: Ipc,
+    /// Not a change, but the nodes' `kubernetes.dra_extended_resources`: a limit that becomes a claim
+    /// of a whole card is allowed.
+    pub extended_resources: bool,
     /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not
     /// evaluated.
     pub exempt: Vec<Exempt>,
@@ -52,6 +55,7 @@ impl Default for Mutation {
             steered_schedulers: Vec::new(),
             scheduler_account: None,
             ipc: Policy::default().ipc,
+            extended_resources: false,
             exempt: Vec::new(),
         }
     }

@@ -138,6 +138,10 @@ fn amounts() -> Vec<Case> {
         ("no GPU memory", pod(json!({"cpu": "1", "memory": "1Gi"}))),
         ("whole cards of another device plugin", pod(json!({"nvidia.com/gpu": 1}))),
         ("zero", pod(json!({"aliyun.com/gpu-mem": 0}))),
+        (
+            "a whole card by its class",
+            pod(json!({"deviceclass.resource.kubernetes.io/shared-gpu.mpsgate.io": "1"})),
+        ),
         ("no hostIPC", pod(seven.clone())),
         (
             "an init container asks",

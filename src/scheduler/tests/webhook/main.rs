@@ -75,6 +75,7 @@ fn both() -> Mutation {
         steered_schedulers: vec!["mpsgate".to_owned()],
         scheduler_account: Some(SCHEDULER.to_owned()),
         ipc: Ipc::RequireHost,
+        extended_resources: false,
         exempt: exempt(),
     }
 }
@@ -224,6 +225,35 @@ fn a_pod_that_cannot_be_looked_at_is_allowed_with_a_warning() {
             json!(["mpsgate: this object has no pod in it that could be looked at"])
         );
         assert_eq!(changed(&review, &both()), None);
+    }
+}
+
+#[test]
+fn a_limit_that_becomes_a_claim_of_a_whole_card_is_refused_unless_nodes_allow_it() {
+    let of = |class: &str| {
+        let limit = format!("deviceclass.resource.kubernetes.io/{class}");
+        pod(json!({limit: "1"}))
+    };
+    let mut begins = pod(json!({}));
+    begins["spec"]["initContainers"] = of("shared-gpu.mpsgate.io")["spec"]["containers"].clone();
+    for (pod, is_refused) in [
+        (of("shared-gpu.mpsgate.io"), true),
+        (of("low.mpsgate.io"), true),
+        (begins, true),
+        (of("nic.example.com"), false),
+        (of("mpsgate.io.example.com"), false),
+    ] {
+        let response = evaluated(&of_pod(&pod));
+        assert_eq!(response["allowed"], !is_refused, "{pod}");
+        assert_eq!(response.to_string().contains("[E_CLAIM]"), is_refused, "{response}");
+        let owner = json!({"metadata": {}, "spec": {"template": pod}});
+        let warned = evaluated(&review("Deployment", "CREATE", "", owner, Value::Null));
+        assert_eq!(warned["allowed"], true);
+        assert_eq!(warned.to_string().contains("[E_CLAIM]"), is_refused, "{warned}");
+        let told = Mutation { extended_resources: true, ..both() };
+        let body = of_pod(&pod).to_string();
+        let allowed = answer(&validate(body.as_bytes(), &told, &known(), later()).unwrap());
+        assert_eq!(allowed, json!({"uid": "u-1", "allowed": true}));
     }
 }
 
