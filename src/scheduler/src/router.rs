@@ -134,7 +134,7 @@ async fn prioritize_claims(State(shared): Shares, request: Request<Body>) -> Res
     let (asker, own) = (Arc::clone(&shared), Handle::current());
     let result = search(&shared, request, move |ledger, body, until| {
         extender::prioritize_claims(ledger, body, until, |pod| {
-            own.block_on(claims::memory(&asker.claims, pod))
+            own.block_on(claims::memory(&asker.claims, pod, until))
         })
     });
     let result = result.await;
