@@ -12,6 +12,9 @@ use super::shape::{MOST, TOO_LONG};
 const CONTAINERS: usize = 512;
 /// Mounts of a pod's containers, all together: each is held against its volume.
 const MOUNTS: usize = 4_096;
+/// Capabilities that are added to a pod's containers, all together: each is held against every one
+/// that there is.
+const CAPABILITIES: usize = 4_096;
 /// Bytes of paths that are put together, for mounts of the volumes that can show what is looked
 /// for. A path has 4 KiB at most (`PATH_MAX`), and thousands of mounts may begin with one.
 const PATHS: usize = 1 << 20;
@@ -80,6 +83,10 @@ impl Look {
         at_most(count, MOUNTS, "volume mounts")
     }
 
+    pub(super) fn capabilities(&self, count: usize) -> Result<(), Unseen> {
+        at_most(count, CAPABILITIES, "capabilities")
+    }
+
     /// Before a path of so many bytes is put together.
     pub(super) fn path(&mut self, bytes: usize) -> Result<(), Unseen> {
         self.paths = self.paths.saturating_add(bytes);
@@ -98,7 +105,7 @@ fn at_most(count: usize, most: usize, what: &str) -> Result<(), Unseen> {
 pub(super) fn hint() -> String {
     format!(
         "make it smaller: at most {CONTAINERS} containers, {MOUNTS} volume mounts, {} KiB of paths of the host in them, \
-         and {MOST} of anything else",
+         {CAPABILITIES} capabilities, and {MOST} of anything else",
         PATHS >> 10
     )
 }
@@ -122,6 +129,11 @@ mod tests {
         for (what, most, more) in [
             ("containers", look().containers(CONTAINERS), look().containers(CONTAINERS + 1)),
             ("volume mounts", look().mounts(MOUNTS), look().mounts(MOUNTS + 1)),
+            (
+                "capabilities",
+                look().capabilities(CAPABILITIES),
+                look().capabilities(CAPABILITIES + 1),
+            ),
             ("bytes of paths", path(&[PATHS - 1, 1]), path(&[PATHS, 1])),
             ("bytes of paths", path(&[]), path(&[1, usize::MAX])),
         ] {

@@ -253,6 +253,12 @@ fn pod_of(
         one.volume_mounts.0.len().saturating_add(one.volume_devices.0.len())
     };
     look.mounts(all().map(mounts).fold(0, usize::saturating_add))?;
+    let added = |one: &wire::Container| {
+        let security = one.security_context.0.as_ref();
+        let capabilities = security.and_then(|context| context.capabilities.0.as_ref());
+        capabilities.map_or(0, |capabilities| capabilities.add.0.len())
+    };
+    look.capabilities(all().map(added).fold(0, usize::saturating_add))?;
     let volumes: Volumes<'_> =
         spec.volumes.0.iter().map(|one| (one.name.as_str(), Place::of(one))).collect();
     let mut containers = Vec::new();
