@@ -77,3 +77,17 @@ async fn a_review_that_came_too_slowly_for_the_api_server_is_not_looked_at() {
         assert!(said.contains(r#""allowed":true"#), "{said}");
     }
 }
+
+#[tokio::test]
+async fn bytes_that_are_no_text_keep_no_pod_out_of_sight() {
+    let object = r#"{"spec":{}}"#;
+    let (before, after) = REVIEW.split_once(object).unwrap();
+    let fields: &[u8] = b"{\"metadata\":{\"managedFields\":[{\"fieldsV1\":{\"f:\xff\xfe\":{}}}]},";
+    let spec = r#""spec":{"containers":[{"name":"c","securityContext":{"privileged":true},
+        "resources":{"limits":{"mpsgate.io/gpu-mem-512mi":"3"}}}]}}"#;
+    let body = [before.as_bytes(), fields, spec.as_bytes(), after.as_bytes()].concat();
+    assert!(std::str::from_utf8(&body).is_err());
+    let (status, said) = ask(webhook::VALIDATE, Body::from(body)).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    assert!(said.contains(r#""allowed":false"#), "{said}");
+}

@@ -15,8 +15,8 @@ pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Domains that resources of ours are in; what others write wrong is theirs.
 const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
 
-/// The beginning of a limit of which kube-scheduler makes a claim of whole devices; the class's name
-/// comes after it.
+/// The beginning of a limit of which kube-scheduler makes a claim of whole devices. The class's
+/// name comes after it.
 const CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// The end of the names of mpsgate's own classes. What class of another name has mpsgate's cards,
 /// its node knows.

@@ -31,8 +31,8 @@ pub struct Mutation {
     /// without `hostIPC` is neither changed nor refused: it shall run under Pod Security `baseline`
     /// and beside `hostUsers: false`.
     pub ipc: Ipc,
-    /// Not a change, but the nodes' `kubernetes.dra_extended_resources`: a limit that becomes a claim
-    /// of a whole card is allowed.
+    /// Not a change, but the nodes' `kubernetes.dra_extended_resources`: a limit that becomes a
+    /// claim of a whole card is allowed.
     pub extended_resources: bool,
     /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not
     /// evaluated.

@@ -1,6 +1,6 @@
-//! Reviews of new pods that ask for GPU memory, each with 3 MiB of one list, of many such lists that
-//! are each just short enough, or of one text: as much as an API server takes of a request. For the
-//! table of bounds, and for the benchmark.
+//! Reviews of new pods that ask for GPU memory, each with 3 MiB of one list, of many such lists
+//! that are each just short enough, or of one text: as much as an API server takes of a request.
+//! For the table of bounds, and for the benchmark.
 
 /// What an API server takes of a request's body.
 const MOST: usize = 3 << 20;
