@@ -207,8 +207,15 @@ impl Left {
             return;
         }
         let LeftOut { kind, name, why, counts } = left;
-        let hint = "look at it: kubectl get -o json; a delete of it helps at once";
-        log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint;
+        let place = match name.split_once('/') {
+            Some((namespace, name)) => format!("-n {namespace} {name}"),
+            None => name.clone(),
+        };
+        let kind_asked = kind.to_lowercase();
+        let hint = format!(
+            "kubectl get {kind_asked} {place} -o json shows it; have it corrected or deleted"
+        );
+        log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint = hint.as_str();
             "an object of the API server cannot be read, and is left out");
     }
 

@@ -280,7 +280,7 @@ pub(super) fn api_server(facts: &Facts) -> Vec<Finding> {
                 left_out.len(),
                 left_out.iter().take(3).map(String::as_str).collect::<Vec<_>>().join("; ")
             ),
-            "look at it: kubectl get -o json; a delete of it helps at once",
+            "kubectl get KIND -n NAMESPACE NAME -o json shows one; have it corrected or deleted",
         ),
         None if *events_dropped > 0 => warn(
             format!("{pods} pods are known; {events_dropped} events were not written"),
