@@ -10,6 +10,7 @@ use std::time::Duration;
 use mpsgate_api::{Call, Client, Reply, Status};
 use mpsgate_config::paths;
 use mpsgate_model::ledger::CgroupId;
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::time::{clock_getcpuclockid, clock_gettime};
@@ -423,12 +424,18 @@ impl Container {
         Ok(container)
     }
 
-    /// A process in its cgroup and among its mounts, in place of a container's init.
+    /// A process in its cgroup, among its mounts and in a PID namespace of its own, in place of a
+    /// container's init.
     pub(crate) fn init(&self, at: &Workplace) -> Result<Held, Failure> {
         let (of, runtime) = (format!("--mount=/proc/{}/ns/mnt", self.mounts.0), at.runtime());
         let runtime = runtime.to_str().ok_or("a path that is no text")?;
         let enter = Program::new(Path::new("/usr/bin/nsenter"), [&of, runtime, "init"]);
-        let init = Held::start(at, &enter)?;
+        let own = File::open("/proc/self/ns/pid")?;
+        // Only what starts next is in the new one.
+        unshare(CloneFlags::CLONE_NEWPID)?;
+        let started = Held::start(at, &enter);
+        setns(own, CloneFlags::CLONE_NEWPID)?;
+        let init = started?;
         std::fs::write(self.cgroup.join("cgroup.procs"), init.0.to_string())?;
         Ok(init)
     }
