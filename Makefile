@@ -185,9 +185,10 @@ lint: fmt clippy deny shellcheck prose ## format, lints with warnings denied, de
 fmt: ## is everything formatted?
 	@cargo fmt --all --check
 
-clippy: install-build ## lints, warnings denied; the shim also for its own target
+clippy: install-build ## lints, warnings denied; the shim and the benchmark's yardsticks also for the shim's target
 	@cargo clippy -q $(AS_TESTS) --all-targets -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
+	@cargo clippy -q --locked --no-deps -p mpsgate-bench --no-default-features --bin exec-floor --bin stand-in-runtime --target $(shim_target) -- -D warnings
 
 deny: ## licences, sources, advisories, and who may use what (deny.toml)
 	@tests/env/install.sh lint

@@ -74,18 +74,22 @@ side_by_side_stop() {
 # take in the `not ok`.
 broken_off() {
   cat "$said_in/$1" 2>/dev/null || true
-  [[ -z $(tail -c 1 "$said_in/$1" 2>/dev/null) ]] || echo
-  echo "not ok $(($(grep -cE '^(not )?ok [0-9]' "$said_in/$1" 2>/dev/null || true) + 1)) $1: broken off"
+  end_line "$said_in/$1"
+  echo "not ok $(($(ran_in "$said_in/$1") + 1)) $1: broken off"
 }
+# Of a file with TAP. ran_in: how many tests have ended in it. end_line: an end of its last line,
+# where that has none.
+ran_in() { grep -cE '^(not )?ok [0-9]' "$1" 2>/dev/null || true; }
+end_line() { [[ -z $(tail -c 1 "$1" 2>/dev/null) ]] || echo; }
 
 # whole NAME TAP STATUS: a set of tests that could not be set up, or that died, is a failure even if
 # no test says so.
 whole() {
   local planned ran
   planned=$(sed -n 's/^1\.\.\([0-9]*\).*/\1/p' "$2" | head -1)
-  ran=$(grep -cE '^(not )?ok [0-9]' "$2" || true)
+  ran=$(ran_in "$2")
   if [[ ${planned:-none} != "$ran" || $ran == 0 ]] || { (($3)) && ! grep -q '^not ok' "$2"; }; then
-    [[ -z $(tail -c 1 "$2") ]] || echo | tee -a "$2"
+    end_line "$2" | tee -a "$2"
     echo "not ok $((ran + 1)) $1: ${planned:-no} tests planned, $ran ran, exit status $3" | tee -a "$2"
     return 1
   fi

@@ -62,8 +62,13 @@ own_cgroup_at() {
   elif [[ $(stat -fc %T /sys/fs/cgroup) == cgroup2fs ]]; then echo "/sys/fs/cgroup$MG_CGROUP/tests"
   else echo "/sys/fs/cgroup/devices$MG_CGROUP/tests"; fi
 }
-# cgroups: mpsgate's, of this sandbox. members: the pids in them.
-cgroups() { find "$(own_cgroup_at)" -type d -name 'mpsgate-run-*'; }
+# cgroups: mpsgate's, of this sandbox, in every hierarchy; under systemd all, as there is one
+# sandbox at a time. members: the pids in them.
+cgroups() {
+  local of=$MG_CGROUP
+  [[ ! -d /run/systemd/system ]] || of=''
+  find /sys/fs/cgroup -type d -path "*$of/*" -name 'mpsgate-run-*'
+}
 members() {
   local directory
   while read -r directory; do find "$directory" -name cgroup.procs -exec cat {} + 2>/dev/null; done < <(cgroups) | sort -u

@@ -247,7 +247,8 @@ waits_for_memory() { kubectl describe pod "$1" | grep -E "cannot allocate all cl
   kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json | jq '.spec.devices[0].capacity.memory = {value: "80Gi"}' | kubectl replace -f - >/dev/null
   wait_for 30 "it is as it was" sees_memory 0 15Gi
   kubectl get resourceslice "$NODE_NAME-mpsgate.io" -o json |
-    jq '.spec.devices[0] |= (.bindingConditions = ["never"] | .bindingFailureConditions = ["gone"])' | kubectl replace -f - >/dev/null
+    jq '.spec.devices[0] |= (.bindingConditions = ["never"] | .bindingFailureConditions = ["gone"])' |
+    kubectl replace -f - -o json | jq -e '.spec.devices[0].bindingConditions == ["never"]' || fail "the API server drops conditions"
   wait_for 30 "no claim waits for a condition" binds_at_once
   kubectl delete resourceslice "$NODE_NAME-mpsgate.io" >/dev/null
   wait_for 30 "it is there again" sees_memory 0 15Gi

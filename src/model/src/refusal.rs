@@ -210,6 +210,7 @@ impl Refusal {
     }
 
     /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
+    /// Without the name of a container it is the whole pod's.
     ///
     /// One line where Podman would show only the first: of a runtime's text with a message of the
     /// system's that it knows, it shows that line alone (libpod's `getOCIRuntimeError`; seen with
@@ -220,10 +221,9 @@ impl Refusal {
         let (sentence, hint) = (printable::line(&self.sentence), printable::line(&self.hint));
         let text = sentence.to_ascii_lowercase();
         let gap = if PODMAN_KNOWS.iter().any(|words| text.contains(words)) { "; " } else { "\n" };
-        format!(
-            "mpsgate: refused container {container:?}: {sentence} [{}]{gap}hint: {hint}",
-            self.code
-        )
+        let whose =
+            if container.is_empty() { String::new() } else { format!(" container {container:?}") };
+        format!("mpsgate: refused{whose}: {sentence} [{}]{gap}hint: {hint}", self.code)
     }
 }
 
@@ -242,5 +242,14 @@ mod tests {
             assert_eq!(text(known).lines().count(), 1, "{known}");
             assert!(text(known).ends_with(" [E_REQUEST]; hint: do this"), "{known}");
         }
+    }
+
+    #[test]
+    fn what_is_the_whole_pods_names_no_container() {
+        let refusal = Refusal::new(Code::Request, "it is too long", "make it smaller");
+        assert_eq!(
+            refusal.render(""),
+            "mpsgate: refused: it is too long [E_REQUEST]\nhint: make it smaller"
+        );
     }
 }

@@ -116,11 +116,11 @@ impl World {
 
     /// What a node says of its handlers: those that bypass mpsgate.
     pub fn set_round(&mut self, name: &str, round: &[&str]) {
-        let mut node = self.get(&format!("nodes/{name}"));
         let report =
             json!({"version": 1, "default": "mpsgate", "led": ["mpsgate"], "round": round});
-        node["metadata"]["annotations"]["mpsgate.io/handlers"] = report.to_string().into();
-        self.put("nodes", node);
+        self.edit("nodes", name, |node| {
+            node["metadata"]["annotations"]["mpsgate.io/handlers"] = report.to_string().into();
+        });
     }
 
     /// A RuntimeClass of its handler's name.
@@ -133,9 +133,7 @@ impl World {
     }
 
     pub fn set_class(&mut self, pod: &str, class: &str) {
-        let mut object = self.get(&format!("pods/{pod}"));
-        object["spec"]["runtimeClassName"] = class.into();
-        self.put("pods", object);
+        self.edit("pods", pod, |pod| pod["spec"]["runtimeClassName"] = class.into());
     }
 
     /// What mpsgated writes when it has cards of the node; a pod holds memory.
