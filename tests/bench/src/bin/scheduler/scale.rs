@@ -16,7 +16,7 @@ const NODES: usize = 5_000;
 const PODS: usize = 100_000;
 const CANDIDATES: [usize; 3] = [100, 500, 5_000];
 const BINDS: usize = 20_000;
-/// Most time of filter and prioritize at p99, whatever the pod, with up to 5,000 candidates.
+/// Most time of filter and prioritize at p99, whatever the pod, with 500 candidates.
 pub(crate) const BUDGET: Duration = Duration::from_millis(20);
 
 /// Time that went by, and the thread's own: the first has what else the machine did.
