@@ -180,7 +180,9 @@ pub(crate) fn table(nodes: &[Node], pods: &[Pod]) -> Result<(), Failure> {
     let with_pods = resident()?;
     let both = (nodes.to_vec(), pods.to_vec());
     let start = Clock::start();
-    let again = Ledger::from_lists(Placement::Binpack, 0, both.0, both.1);
+    let mut again = Ledger::new(Placement::Binpack);
+    both.1.into_iter().for_each(|pod| again.set_pod(pod));
+    both.0.into_iter().for_each(|node| again.set_node(node));
     let (rebuilt, own) = start.stop();
     drop(again);
 
