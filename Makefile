@@ -22,7 +22,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench test-restarts gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help house install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench test-restarts gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -206,6 +206,10 @@ prose: ## the width of comments, the words of docs/glossary.md, which tests have
 	@tests/env/settings.py >/dev/null || { tests/env/settings.py | grep ^settings: >&2; false; }
 	@tests/env/rights.py --self-test
 	@tests/env/rights.py --check
+	@tests/env/house.py --self-test
+
+house: ## how large the code is and how tidy, by row; AGAINST=COMMIT: before, after, and what only moved; LIST=WORD: where
+	@tests/env/house.py $(if $(AGAINST),--against $(AGAINST)) $(if $(LIST),--list '$(LIST)')
 
 clean: ## remove what was built
 	@cargo clean -q

@@ -274,14 +274,16 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
         print::answer(&text)?;
         return Ok(false);
     }
+    let edited = |edit: &Change| {
+        format!(
+            "note: {} was changed after mpsgate wrote it: --undo will refuse, and show the change\n",
+            edit.path.display()
+        )
+    };
+    let edited: String = record.edits()?.iter().map(edited).collect();
     if plan.changes.is_empty() {
         text.push_str(&format!("Nothing to change: {engine} is set up.\n"));
-        for path in record.take_in_edits()? {
-            text.push_str(&format!(
-                "{} was changed since; --undo will keep that.\n",
-                path.display()
-            ));
-        }
+        text.push_str(&edited);
         print::answer(&text)?;
         return Ok(false);
     }
@@ -309,6 +311,7 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
         "What was there is kept; to have it back: mpsgate configure {engine} --undo\n"
     ));
     text.push_str(&format!("For {engine} to use it: {}\n", plan.restart));
+    text.push_str(&edited);
     text.push_str(&notes(call, &plan));
     print::answer(&text)?;
     Ok(true)
@@ -320,15 +323,23 @@ fn notes(call: &Call<'_>, plan: &Plan) -> String {
 
 /// Puts back what `--write` found, and says so; whether there was something.
 pub(crate) fn put_back(engine: Engine, state: &Path) -> Result<bool, CliError> {
-    let text = Record::load(state, engine.name())?.undo(engine.name())?;
+    let text = restore(engine, state)?;
     print::answer(&text)?;
     Ok(!text.is_empty())
 }
 
+/// Puts back what `--write` found; what was done, for people. Where that would lose somebody's
+/// edit, it shows the edit and does nothing.
+fn restore(engine: Engine, state: &Path) -> Result<String, CliError> {
+    let record = Record::load(state, engine.name())?;
+    let edits: String = record.edits()?.iter().map(Change::diff).collect();
+    print::answer(&edits)?;
+    Ok(record.undo()?)
+}
+
 fn undo(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
     let engine = args.engine.name();
-    let record = Record::load(&args.state, engine)?;
-    let mut text = record.undo(engine)?;
+    let mut text = restore(args.engine, &args.state)?;
     if text.is_empty() {
         text = format!("Nothing to undo: mpsgate configure {engine} --write wrote nothing here.\n");
     } else {

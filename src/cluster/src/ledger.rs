@@ -33,21 +33,6 @@ impl Ledger {
         }
     }
 
-    /// A ledger from scratch, from lists. Pods first: so each node is summed up once.
-    #[must_use]
-    pub fn from_lists(
-        default: Placement,
-        now_ms: u64,
-        nodes: impl IntoIterator<Item = Node>,
-        pods: impl IntoIterator<Item = Pod>,
-    ) -> Self {
-        let mut ledger = Self::new(default);
-        ledger.expire(now_ms);
-        pods.into_iter().for_each(|pod| ledger.set_pod(pod));
-        nodes.into_iter().for_each(|node| ledger.set_node(node));
-        ledger
-    }
-
     /// As it is at this moment: to be asked while this one changes.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -31,7 +31,7 @@ mod snapshot;
 mod sums;
 
 pub use ledger::Ledger;
-pub use snapshot::{PodUse, Snapshot, Suits, Usage};
+pub use snapshot::{PodUse, Snapshot, Usage};
 
 /// A node as its labels and its report say.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -180,7 +180,7 @@ fn best(view: View<'_>, item: &Item<'_>) -> Result<usize, Obstacle> {
         if obstacle(view.node, sum, load, uid).is_some() {
             continue;
         }
-        let equal = sum.sizes.contains(item.memory);
+        let equal = sum.sizes.contains(&item.memory);
         let rank = order(view.spread, equal, sum.left(), sum.index);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, position));
@@ -283,7 +283,7 @@ fn rank(
     }
     let more = load.memory.saturating_sub(before);
     let left = sum.left().saturating_sub(before);
-    let equal = sum.sizes.contains(item.memory);
+    let equal = sum.sizes.contains(&item.memory);
     Some((more, order(view.spread, equal, left, sum.index)))
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::{Discriminant, discriminant};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use mpsgate_model::{CardReport, Layout, Mib, Placement};
 
@@ -24,44 +24,8 @@ pub(super) struct Place {
     pub(super) sums: Vec<Sum>,
     /// Of its cards without any pod: what a refusal is held against.
     alone: Vec<Sum>,
-    uids: Uids,
     /// Of all that a search reads: nodes in the same state have the same.
     state: u64,
-}
-
-/// Which uids a node's pods may have: most questions are about a pod that is on no node, and read
-/// no more than one word of this. With some twenty pods one uid in a hundred is taken for one of
-/// them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Uids([u64; 4]);
-
-impl Uids {
-    fn insert(&mut self, uid: &str) {
-        let (word, bits) = Self::place(uid);
-        if let Some(word) = self.0.get_mut(word) {
-            *word |= bits;
-        }
-    }
-
-    fn may_contain(&self, uid: &str) -> bool {
-        let (word, bits) = Self::place(uid);
-        self.0.get(word).is_some_and(|word| word & bits == bits)
-    }
-
-    /// A word, and three bits of it, by the text.
-    fn place(uid: &str) -> (usize, u64) {
-        let (words, rest) = uid.as_bytes().as_chunks::<8>();
-        let rest = rest.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        let hash = words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]).fold(
-            0,
-            |hash: u64, word| {
-                let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                hash ^ hash >> 32
-            },
-        );
-        let bit = |from: u32| 1 << (hash >> from & 63);
-        (usize::from(hash.to_le_bytes()[0] & 3), bit(8) | bit(16) | bit(24))
-    }
 }
 
 impl Place {
@@ -70,8 +34,6 @@ impl Place {
     pub(super) fn sum(&mut self) {
         self.sums = self.node.as_ref().map_or_else(Vec::new, |node| self.sums(node, |_| false));
         self.alone = self.node.iter().flat_map(|node| node.cards.iter().map(sums::local)).collect();
-        self.uids = Uids::default();
-        self.pods.keys().for_each(|uid| self.uids.insert(uid));
         let mut state = DefaultHasher::new();
         self.words().hash(&mut state);
         (&self.sums, &self.alone).hash(&mut state);
@@ -94,7 +56,7 @@ impl Place {
     }
 
     fn has(&self, uid: &str) -> bool {
-        self.uids.may_contain(uid) && self.pods.contains_key(uid)
+        self.pods.contains_key(uid)
     }
 
     fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
@@ -146,15 +108,6 @@ pub struct PodUse<'a> {
     pub memory: Mib,
 }
 
-/// How well a node suits a pod, as long as nothing changes there.
-#[derive(Debug, Clone)]
-pub struct Suits {
-    score: Option<u8>,
-    /// Every change makes another of it, and this keeps its address from being another's. It keeps
-    /// nothing else.
-    at: Weak<Place>,
-}
-
 impl Snapshot {
     /// The cards that a pod would get on a node. What the pod has already is free for it.
     ///
@@ -170,17 +123,6 @@ impl Snapshot {
     /// Why the node does not do.
     pub fn takes(&self, node: &str, pod: &Pod) -> Result<(), Reason> {
         self.asked(node, pod, |_, _| ())
-    }
-
-    /// As [`fits`](Self::fits), with the score in the place of the cards: the search for both is
-    /// one.
-    ///
-    /// # Errors
-    /// Why the node does not do.
-    pub fn suits(&self, node: &str, pod: &Pod) -> Result<Suits, Reason> {
-        let score = self.asked(node, pod, |view, found| found.score(view))?;
-        let at = self.places.get(node).map(Arc::downgrade).unwrap_or_default();
-        Ok(Suits { score, at })
     }
 
     /// For each of the nodes the position of the first among them that is in the same state: one
@@ -199,30 +141,6 @@ impl Snapshot {
             if place.is_alike(other) { first } else { position }
         };
         nodes.enumerate().map(first).collect()
-    }
-
-    /// What was found of a node, as said of one that is [`alike`](Self::alike).
-    #[must_use]
-    pub fn suits_alike(&self, node: &str, suits: &Suits) -> Suits {
-        let at = self.places.get(node).map(Arc::downgrade).unwrap_or_default();
-        Suits { score: suits.score, at }
-    }
-
-    /// Reads what questions about these nodes read, and says nothing. Memory is waited for by many
-    /// at once: asked one by one, each node of thousands is waited for by itself.
-    pub fn look_ahead<'a>(&self, nodes: impl Iterator<Item = &'a str>) {
-        let places: Vec<&Place> =
-            nodes.filter_map(|node| self.known(node)).map(|(p, _)| p).collect();
-        let sums = places.iter().flat_map(|place| &place.sums);
-        std::hint::black_box(sums.fold(0, |all, sum| all ^ sum.used.0));
-    }
-
-    /// What [`score`](Self::score) says of the pod that `suits` is about; `None` where it has to be
-    /// asked, as the node has changed.
-    #[must_use]
-    pub fn still(&self, node: &str, suits: &Suits) -> Option<Option<u8>> {
-        let place = self.places.get(node)?;
-        std::ptr::eq(Arc::as_ptr(place), suits.at.as_ptr()).then_some(suits.score)
     }
 
     fn asked<T>(

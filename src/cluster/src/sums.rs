@@ -1,5 +1,6 @@
 //! What is on each card of one node.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use mpsgate_model::{CardReport, Kind, Mib};
@@ -8,8 +9,7 @@ use super::demand::{Entry, Load, Uids};
 use super::{Container, Node, PodRequest};
 use mpsgate_policy::promise::{Unplaced, expected_on};
 
-/// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
-/// asked at once.
+/// A card and what is on it: all that a question reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Sum {
     pub(super) index: u32,
@@ -26,42 +26,7 @@ pub(super) struct Sum {
     pub(super) pods: u32,
     pub(super) uids: Uids,
     /// The sizes of its holders.
-    pub(super) sizes: Sizes,
-}
-
-/// Sizes, each once.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Sizes {
-    /// As many as most cards have, beside the sums: reading them elsewhere would take longer than
-    /// all the rest of a question. 0 is none.
-    few: [u32; FEW],
-    /// Those that have no place there.
-    #[expect(
-        clippy::box_collection,
-        reason = "a word instead of three, as nearly no card has any"
-    )]
-    more: Option<Box<Vec<Mib>>>,
-}
-
-const FEW: usize = 6;
-
-impl Sizes {
-    pub(super) fn contains(&self, size: Mib) -> bool {
-        let small = u32::try_from(size.0).ok().filter(|small| *small > 0);
-        small.is_some_and(|small| self.few.contains(&small))
-            || self.more.as_ref().is_some_and(|more| more.contains(&size))
-    }
-
-    fn insert(&mut self, size: Mib) {
-        if self.contains(size) {
-            return;
-        }
-        let place = self.few.iter_mut().find(|one| **one == 0);
-        match (place, u32::try_from(size.0)) {
-            (Some(place), Ok(small)) if small > 0 => *place = small,
-            _ => self.more.get_or_insert_default().push(size),
-        }
-    }
+    pub(super) sizes: BTreeSet<Mib>,
 }
 
 impl Sum {
@@ -95,7 +60,7 @@ pub(super) fn local(card: &CardReport) -> Sum {
         clients: 0,
         pods: 0,
         uids,
-        sizes: Sizes::default(),
+        sizes: BTreeSet::new(),
     }
 }
 

@@ -441,38 +441,6 @@ fn fuller_nodes_score_higher_and_emptier_ones_where_they_spread() {
 }
 
 #[test]
-fn a_score_is_remembered_until_its_node_changes_and_no_longer() {
-    let later = |name: &str| Node { name: name.to_owned(), ..node(&[16]) };
-    let mut one = ledger(node(&[16]), []);
-    one.set_node(later("other"));
-    let asked = pod("p", 4);
-    let suits = one.snapshot().suits("n", &asked).unwrap();
-    assert_eq!(one.snapshot().still("n", &suits), Some(one.score("n", &asked)));
-    one.set_node(Node { max_pods: Some(9), ..later("other") });
-    one.set_node(later("new"));
-    assert_eq!(one.snapshot().still("n", &suits), Some(one.score("n", &asked)), "of others");
-    assert_eq!(one.snapshot().still("other", &suits), None, "it is about another");
-    // Also while somebody still looks at what was.
-    let before = one.snapshot();
-    one.set_pod(on(&[0], pod("x", 8)));
-    assert_eq!(one.snapshot().still("n", &suits), None);
-    assert!(before.still("n", &suits).is_some());
-    drop(before);
-    let suits = one.snapshot().suits("n", &asked).unwrap();
-    one.remove_pod("x");
-    assert_eq!(one.snapshot().still("n", &suits), None);
-    let suits = one.snapshot().suits("n", &asked).unwrap();
-    one.remove_node("n");
-    assert_eq!(one.snapshot().still("n", &suits), None);
-    one.set_node(node(&[16]));
-    assert_eq!(one.snapshot().still("n", &suits), None);
-    assert_eq!(
-        one.snapshot().suits("n", &pod("q", 17)).unwrap_err(),
-        one.fits("n", &pod("q", 17)).unwrap_err()
-    );
-}
-
-#[test]
 fn a_card_remembers_any_number_of_sizes() {
     let sizes = || (1..=9).chain([1 << 32]).map(Mib);
     let mut one = node(&[16, 16]);
@@ -547,15 +515,8 @@ fn nodes_in_one_state_are_searched_once_and_whatever_a_search_reads_makes_anothe
         assert_eq!(ledger.alike(names.into_iter(), &asked), [0, 1, 0, 3, 1], "{what}");
         // One answer for both, and it is theirs.
         for (first, second) in [("a", "c"), ("b", "d")] {
-            match (ledger.suits(first, &asked), ledger.suits(second, &asked)) {
-                (Ok(found), Ok(own)) => {
-                    let said = ledger.suits_alike(second, &found);
-                    assert_eq!(ledger.still(second, &said), ledger.still(second, &own), "{what}");
-                    assert!(ledger.still(second, &said).is_some(), "{what}");
-                    assert_eq!(ledger.still(first, &said), None, "{what}");
-                }
-                (one, two) => assert_eq!(one.unwrap_err(), two.unwrap_err(), "{what}"),
-            }
+            assert_eq!(ledger.takes(first, &asked), ledger.takes(second, &asked), "{what}");
+            assert_eq!(ledger.score(first, &asked), ledger.score(second, &asked), "{what}");
         }
     }
     // What a pod has already is free for it, on that node alone.

@@ -25,7 +25,7 @@ mod source;
 mod text;
 mod toml;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use disk::Disk;
 pub use error::ConfigureError;
@@ -116,23 +116,5 @@ impl Report {
 
     fn add(&mut self, handler: &str, way: Way, sentence: impl Into<String>) {
         self.findings.push(Finding { handler: handler.to_owned(), way, sentence: sentence.into() });
-    }
-}
-
-/// `before` with what somebody changed since `after` was written, for an undo that keeps their
-/// edit. `None` where both changed the same lines.
-#[must_use]
-pub fn merge_later_edit(before: &str, after: &str, now: &str) -> Option<String> {
-    diffy::merge(after, before, now).ok()
-}
-
-/// Whether the text still is what its kind of file holds: TOML or JSON, by the name. Templates are
-/// neither.
-#[must_use]
-pub fn parses(path: &Path, body: &str) -> bool {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("json") => body.trim().is_empty() || json::Object::of(path, body).is_ok(),
-        Some("tmpl") => true,
-        _ => toml::open(path, body).is_ok(),
     }
 }

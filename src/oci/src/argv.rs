@@ -74,7 +74,7 @@ pub enum LogFormat {
 
 /// Where the value of a flag stands: in `args[index]`, behind its first `prefix` bytes.
 ///
-/// `--process F` gives prefix 0 at the index of `F`; `--process=F` gives prefix 10.
+/// `--resources F` gives prefix 0 at the index of `F`; `--resources=F` gives prefix 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValueAt {
     /// Index into the args that were parsed.
@@ -119,8 +119,6 @@ pub struct Invocation {
     pub pid_file: Option<PathBuf>,
     /// `exec --process`: the file that describes the process.
     pub process_file: Option<PathBuf>,
-    /// Where that file's name stands; see [`with_process_file`].
-    pub process_file_at: Option<ValueAt>,
     /// The container. `None` also where crun's `--regex` names many.
     pub container_id: Option<OsString>,
     /// `update --resources`: a file, or `-` for standard input.
@@ -218,7 +216,6 @@ pub fn parse(args: &[OsString]) -> Invocation {
         config: path(reading.config),
         pid_file: path(reading.pid_file),
         process_file: path(reading.process_at),
-        process_file_at: reading.process_at,
         resources: path(reading.resources),
         resources_at: reading.resources,
         container_id,
@@ -227,16 +224,6 @@ pub fn parse(args: &[OsString]) -> Invocation {
         kill_all: reading.kill_all,
         force: reading.force,
     }
-}
-
-/// A copy of `args` whose `--process` file is `path`; `None` where [`parse`] found no such flag.
-#[must_use]
-pub fn with_process_file(
-    args: &[OsString],
-    found: &Invocation,
-    path: &Path,
-) -> Option<Vec<OsString>> {
-    with_value(args, found.process_file_at?, path)
 }
 
 /// A copy of `args` with another value of a flag.

@@ -9,11 +9,10 @@ pub(crate) mod names;
 mod wire;
 
 use std::collections::{BTreeMap, HashSet};
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use mpsgate_cluster::handlers::Closed;
-use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot, Suits};
+use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot};
 use mpsgate_kubernetes::Pod;
 use mpsgate_model::Mib;
 use serde_json::value::RawValue;
@@ -26,34 +25,12 @@ use crate::ask;
 /// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not
 /// at the same moment.
 const SLACK: usize = 256;
-/// Nodes that are read before the first of them is asked about. All they have fits a processor's
-/// nearest memory.
-const AHEAD: usize = 16;
 
 /// For a pod's search among all nodes, from when its question was read. kube-scheduler asks for one
-/// pod at a time: what one costs, every other waits. The usual ones take some 20 ms with 5,000
-/// nodes.
+/// pod at a time: what one costs, every other waits.
 const SEARCH_LIMIT: Duration = Duration::from_millis(200);
-/// Parts of a pod (containers times cards) from which on a search costs more than to see which
-/// nodes are in one state.
-const COSTLY: usize = 5;
-
-/// Nodes that are worth a thread of their own: to start one takes as long as some 30 nodes.
-const PER_THREAD: usize = 1_000;
-/// Threads of one search: kube-scheduler waits for it, and asks for one pod at a time.
-const THREADS: usize = 4;
-
-/// What a filter has found of the nodes that do. kube-scheduler asks next how well these suit that
-/// pod, in the same order.
-#[derive(Debug)]
-pub(crate) struct Ranked {
-    pod: cluster::Pod,
-    nodes: Vec<(String, Suits)>,
-}
-
-/// Which of the nodes have a card for the pod; what was found of them goes into `ranked`. `closed`
-/// says which nodes a pod with GPU memory is kept from, because its containers would bypass mpsgate
-/// there.
+/// Which of the nodes have a card for the pod. `closed` says which nodes a pod with GPU memory is
+/// kept from, because its containers would bypass mpsgate there.
 ///
 /// # Errors
 /// Why it cannot be said: kube-scheduler shows it.
@@ -62,7 +39,6 @@ pub(crate) fn filter(
     closed: impl FnOnce(&Pod) -> Result<Closed, String>,
     body: &[u8],
     until: Instant,
-    ranked: &mut Option<Ranked>,
 ) -> Result<Filtered, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
@@ -76,17 +52,10 @@ pub(crate) fn filter(
         kept_from.insert(name.to_owned(), Failed { why: why.to_owned(), unresolvable: true });
         false
     };
-    let mut suit = Vec::new();
     let mut fits = |name: &str, look: Look| {
-        match look {
-            Look::Open => {}
-            Look::Suits(suits) => suit.push((name.to_owned(), suits)),
-            Look::Failed(failed) => {
-                result.failed.insert(name.to_owned(), failed);
-                return false;
-            }
-        }
-        true
+        let Err(failed) = look else { return true };
+        result.failed.insert(name.to_owned(), failed);
+        false
     };
     let most = most_nodes(ledger);
     let mut named = match args.node_names {
@@ -102,13 +71,13 @@ pub(crate) fn filter(
     if let Some(named) = &mut named {
         named.retain(|name| is_open(name));
         let all: Vec<&str> = named.iter().map(String::as_str).collect();
-        let mut looks = search.all(&candidate, &all)?.into_iter();
+        let mut looks = search.looks(&candidate, &all)?.into_iter();
         named.retain(|name| looks.next().is_some_and(|look| fits(name, look)));
     }
     if let Some(whole) = &mut whole {
         whole.retain(|(name, _)| is_open(name));
         let all: Vec<&str> = whole.iter().map(|(name, _)| name.as_str()).collect();
-        let mut looks = search.all(&candidate, &all)?.into_iter();
+        let mut looks = search.looks(&candidate, &all)?.into_iter();
         whole.retain(|(name, _)| looks.next().is_some_and(|look| fits(name, look)));
     }
     result.node_names = named;
@@ -117,7 +86,6 @@ pub(crate) fn filter(
         items: whole.into_iter().map(|(_, node)| node.to_owned()).collect(),
     });
     result.failed.extend(kept_from);
-    *ranked = candidate.ok().flatten().map(|pod| Ranked { pod, nodes: suit });
     Ok(result)
 }
 
@@ -143,115 +111,67 @@ impl<'a> Search<'a> {
         Instant::now() >= self.end
     }
 
-    /// One look at each of the nodes. Of a pod whose search costs much nodes in one state are
-    /// searched once.
-    fn all(&self, candidate: &Candidate, nodes: &[&str]) -> Result<Vec<Look>, String> {
-        let Ok(Some(pod)) = candidate else { return self.each(candidate, nodes, AHEAD) };
-        if !is_costly(pod) {
-            return self.each(candidate, nodes, AHEAD);
-        }
-        let first = self.ledger.alike(nodes.iter().copied(), pod);
-        let is_first = |(n, (first, _)): &(usize, (&usize, &&str))| **first == *n;
-        let firsts: Vec<&str> =
-            first.iter().zip(nodes).enumerate().filter(is_first).map(|(_, (_, n))| *n).collect();
-        // The clock is looked at before each of them.
-        let mut found = self.each(candidate, &firsts, 1)?.into_iter();
-        let mut looks: Vec<Look> = Vec::with_capacity(nodes.len());
-        for (n, (first, node)) in first.iter().zip(nodes).enumerate() {
-            let look = match looks.get(*first) {
-                Some(Look::Suits(suits)) => Look::Suits(self.ledger.suits_alike(node, suits)),
-                Some(Look::Failed(failed)) => Look::Failed(failed.clone()),
-                Some(Look::Open) => Look::Open,
-                None => found.next().ok_or_else(|| format!("node {n} of them was not searched"))?,
-            };
-            looks.push(look);
-        }
-        Ok(looks)
-    }
-
-    /// The same, each by itself, and so many between two looks at the clock.
-    fn each(
-        &self,
-        candidate: &Candidate,
-        nodes: &[&str],
-        step: usize,
-    ) -> Result<Vec<Look>, String> {
-        // What asks for nothing, or for what nobody can have, is not searched for.
-        let is_searched = matches!(candidate, Ok(Some(_)));
-        in_parallel(nodes, |nodes| {
-            let mut looks = Vec::with_capacity(nodes.len());
-            for some in nodes.chunks(step) {
-                in_time(self.until)?;
-                if is_searched && self.is_over() {
-                    looks.extend(some.iter().map(|_| Look::late()));
-                    continue;
-                }
-                self.ledger.look_ahead(some.iter().copied());
-                looks.extend(some.iter().map(|name| look(self.ledger, candidate, name)));
+    /// One look at each of the nodes, in their order.
+    fn looks(&self, candidate: &Candidate, nodes: &[&str]) -> Result<Vec<Look>, String> {
+        let look = |pod: &cluster::Pod, node: &str| {
+            self.ledger
+                .takes(node, pod)
+                .map_err(|Reason { text, unresolvable }| Failed { why: text, unresolvable })
+        };
+        match candidate {
+            // Nothing of ours is asked for.
+            Ok(None) => Ok(vec![Ok(()); nodes.len()]),
+            Err(why) => {
+                let failed = Failed { why: why.clone(), unresolvable: true };
+                Ok(vec![Err(failed); nodes.len()])
             }
-            Ok(looks)
-        })
+            Ok(Some(pod)) => self.each(pod, nodes, |node| look(pod, node), || Err(late())),
+        }
     }
-}
 
-/// Whether it is worth seeing which nodes are in one state.
-fn is_costly(pod: &cluster::Pod) -> bool {
-    let cards = usize::try_from(pod.request.cards).unwrap_or(usize::MAX);
-    pod.request.containers.len().saturating_mul(cards) >= COSTLY
-}
-
-/// What one look at a node says of a pod.
-enum Look {
-    /// Nothing of ours is asked for.
-    Open,
-    Suits(Suits),
-    Failed(Failed),
-}
-
-impl Look {
-    /// Of a node that the search did not come to.
-    fn late() -> Self {
-        let why = format!(
-            "not searched, as the search for one pod ends after {} ms: make several pods of it, or name its nodes \
-             (nodeSelector)",
-            SEARCH_LIMIT.as_millis()
-        );
-        // kube-scheduler need not try, node by node, whose going would help.
-        Self::Failed(Failed { why, unresolvable: true })
+    /// How well each of the nodes suits, in their order.
+    fn scores(&self, pod: &cluster::Pod, nodes: &[&str]) -> Result<Vec<i64>, String> {
+        let score = |node: &str| self.ledger.score(node, pod).map_or(0, i64::from);
+        // A node that the search did not come to is not the best, whatever it is.
+        self.each(pod, nodes, score, || 0)
     }
-}
 
-fn look(ledger: &Snapshot, pod: &Candidate, node: &str) -> Look {
-    match pod {
-        Ok(None) => Look::Open,
-        Err(why) => Look::Failed(Failed { why: why.clone(), unresolvable: true }),
-        Ok(Some(pod)) => match ledger.suits(node, pod) {
-            Ok(suits) => Look::Suits(suits),
-            Err(Reason { text, unresolvable }) => Look::Failed(Failed { why: text, unresolvable }),
-        },
-    }
-}
-
-/// `of` of each part of `all`, in its order: many nodes on several threads.
-fn in_parallel<T: Send>(
-    all: &[&str],
-    of: impl Fn(&[&str]) -> Result<Vec<T>, String> + Sync,
-) -> Result<Vec<T>, String> {
-    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
-    let threads = threads.min(all.len().div_ceil(PER_THREAD));
-    if threads < 2 {
-        return of(all);
-    }
-    let (first, others) = all.split_at(all.len().div_ceil(threads));
-    std::thread::scope(|scope| {
-        let others: Vec<_> =
-            others.chunks(first.len()).map(|part| scope.spawn(|| of(part))).collect();
-        let mut found = of(first)?;
-        for other in others {
-            found.extend(other.join().map_err(|_| "a search ended early".to_owned())??);
+    /// What `search` says of each of the nodes, in their order, and `late` once the time is over.
+    /// Nodes in one state are searched once.
+    fn each<T: Clone>(
+        &self,
+        pod: &cluster::Pod,
+        nodes: &[&str],
+        search: impl Fn(&str) -> T,
+        late: impl Fn() -> T,
+    ) -> Result<Vec<T>, String> {
+        let firsts = self.ledger.alike(nodes.iter().copied(), pod);
+        let mut found: Vec<T> = Vec::with_capacity(nodes.len());
+        for (first, node) in firsts.into_iter().zip(nodes) {
+            in_time(self.until)?;
+            let one = match found.get(first) {
+                Some(same) => same.clone(),
+                None if self.is_over() => late(),
+                None => search(node),
+            };
+            found.push(one);
         }
         Ok(found)
-    })
+    }
+}
+
+/// Whether a node does for a pod, or why it does not.
+type Look = Result<(), Failed>;
+
+/// Of a node that the search did not come to.
+fn late() -> Failed {
+    let why = format!(
+        "not searched, as the search for one pod ends after {} ms: make several pods of it, or name its nodes \
+         (nodeSelector)",
+        SEARCH_LIMIT.as_millis()
+    );
+    // kube-scheduler need not try, node by node, whose going would help.
+    Failed { why, unresolvable: true }
 }
 
 /// An answer that fails the pod's attempt.
@@ -259,8 +179,7 @@ pub(crate) fn refused(why: &str) -> Filtered {
     Filtered { error: why.to_owned(), ..Filtered::default() }
 }
 
-/// How well each node suits, 0 to 10. What `ranked` says of this very pod is not searched again,
-/// where nothing has changed.
+/// How well each node suits, 0 to 10.
 ///
 /// # Errors
 /// Why it cannot be said.
@@ -268,12 +187,11 @@ pub(crate) fn prioritize(
     ledger: &Snapshot,
     body: &[u8],
     until: Instant,
-    ranked: Option<Ranked>,
 ) -> Result<Vec<HostPriority>, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let candidate = ask::request(&pod).ok().flatten().map(|request| ask::candidate(&pod, request));
-    scores(ledger, args, until, candidate.as_ref(), ranked)
+    scores(ledger, args, until, candidate.as_ref())
 }
 
 /// How well each node suits the claims of a pod, 0 to 10. `memory` says what these ask for; it is
@@ -299,7 +217,7 @@ pub(crate) fn prioritize_claims(
     }
     let request = if asks { ask::claimed(&pod, memory(&pod)?) } else { None };
     let candidate = request.map(|request| ask::candidate(&pod, request));
-    scores(ledger, args, until, candidate.as_ref(), None)
+    scores(ledger, args, until, candidate.as_ref())
 }
 
 fn scores(
@@ -307,7 +225,6 @@ fn scores(
     args: Args<'_>,
     until: Instant,
     candidate: Option<&cluster::Pod>,
-    ranked: Option<Ranked>,
 ) -> Result<Vec<HostPriority>, String> {
     let most = most_nodes(ledger);
     let mut hosts = match args.node_names {
@@ -317,30 +234,12 @@ fn scores(
     if let Some(nodes) = args.nodes {
         hosts.extend(whole_nodes(&nodes, most)?.into_iter().map(|(name, _)| name));
     }
-    let ranked = ranked.filter(|ranked| Some(&ranked.pod) == candidate);
-    let mut found = ranked.map(|ranked| ranked.nodes).unwrap_or_default().into_iter().peekable();
-    let search = Search::new(ledger, until);
-    let alike = candidate.filter(|pod| is_costly(pod)).map(|pod| {
-        let hosts = hosts.iter().map(String::as_str);
-        ledger.alike(hosts, pod)
-    });
-    let mut scores: Vec<Option<u8>> = Vec::with_capacity(hosts.len());
-    let score = |(n, host): (usize, String)| {
-        in_time(until)?;
-        let found = found.next_if(|(name, _)| *name == host);
-        let known = found.and_then(|(_, suits)| ledger.still(&host, &suits));
-        let first = alike.as_ref().and_then(|alike| alike.get(n));
-        let known = known.or_else(|| scores.get(*first?).copied());
-        let score = match known {
-            Some(score) => score,
-            // Not the best, whatever it is.
-            None if search.is_over() => None,
-            None => candidate.and_then(|candidate| ledger.score(&host, candidate)),
-        };
-        scores.push(score);
-        Ok(HostPriority { host, score: score.map_or(0, i64::from) })
+    let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let scores = match candidate {
+        Some(pod) => Search::new(ledger, until).scores(pod, &names)?,
+        None => vec![0; names.len()],
     };
-    hosts.into_iter().enumerate().map(score).collect()
+    Ok(hosts.into_iter().zip(scores).map(|(host, score)| HostPriority { host, score }).collect())
 }
 
 /// On which of the nodes the pod fits once the victims are gone. `closed` as in [`filter`]: a
@@ -481,15 +380,14 @@ fn whole_nodes<'a>(
 pub fn parse_any(body: &[u8]) {
     let ledger = Ledger::new(mpsgate_model::Placement::Binpack).snapshot();
     let until = Instant::now() + crate::desk::ANSWER_LIMIT;
-    let mut ranked = None;
     let closed = |_: &Pod| Ok(Closed::default());
-    if let Ok(filtered) = filter(&ledger, closed, body, until, &mut ranked) {
+    if let Ok(filtered) = filter(&ledger, closed, body, until) {
         for name in filtered.node_names.iter().flatten().chain(filtered.failed.keys()) {
             assert!(is_name(name), "{name}");
         }
         let _ = serde_json::to_vec(&filtered);
     }
-    let _ = (prioritize(&ledger, body, until, ranked), preempt(&ledger, closed, body, until));
+    let _ = (prioritize(&ledger, body, until), preempt(&ledger, closed, body, until));
     let _ = prioritize_claims(&ledger, body, until, |pod| {
         assert!(is_namespace(&pod.namespace) && pod.claims.iter().all(|name| is_name(name)));
         Ok(pod.claims.iter().map(|claim| Mib(claim.len() as u64)).collect())

@@ -12,7 +12,6 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use mpsgate_cluster::Snapshot;
 use mpsgate_cluster::handlers::Known;
-use mpsgate_kubernetes::Pod;
 use mpsgate_model::printable;
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -106,11 +105,7 @@ async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body>
     let began = Instant::now();
     let known = Arc::clone(&shared);
     let asked = search(&shared, request, move |ledger, body, until| {
-        let mut found = None;
-        let closed = |pod: &Pod| known.closed(pod);
-        let filtered = extender::filter(ledger, closed, body, until, &mut found);
-        known.rank(found);
-        filtered
+        extender::filter(ledger, |pod| known.closed(pod), body, until)
     });
     let asked = asked.await;
     let result = asked.unwrap_or_else(|why| extender::refused(&why));
@@ -120,11 +115,7 @@ async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body>
 
 async fn prioritize(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let ranked = Arc::clone(&shared);
-    let result = search(&shared, request, move |ledger, body, until| {
-        extender::prioritize(ledger, body, until, ranked.take_rank())
-    });
-    let result = result.await;
+    let result = search(&shared, request, extender::prioritize).await;
     shared.metrics.answered("prioritize", result.is_ok(), began.elapsed());
     or_bad_request(&shared.desk, result)
 }

@@ -14,7 +14,6 @@ use tokio::sync::{Semaphore, watch};
 use crate::claims;
 use crate::cluster::Cluster;
 use crate::desk::{Desk, Looks};
-use crate::extender::Ranked;
 use crate::known::Seen;
 use crate::metrics::Metrics;
 
@@ -45,8 +44,6 @@ pub(crate) struct Shared {
     /// Uids of the pods that are being bound.
     pub(crate) binding: Mutex<HashSet<String>>,
     pub(crate) binds: Semaphore,
-    /// Of the last filter.
-    ranked: Mutex<Option<Ranked>>,
     stopping: AtomicBool,
     pub(crate) metrics: Metrics,
     /// For what kube-scheduler asks.
@@ -74,7 +71,6 @@ impl Shared {
             term: watch::Sender::new(0),
             binding: Mutex::default(),
             binds: Semaphore::new(BINDS),
-            ranked: Mutex::default(),
             stopping: AtomicBool::new(false),
             metrics: Metrics::default(),
             desk: Desk::new(max_body, LESS),
@@ -123,15 +119,6 @@ impl Shared {
     pub(crate) fn searched(&self) -> Result<Snapshot, String> {
         let cluster = self.read();
         cluster.unsynced().map_or_else(|| Ok(cluster.ledger.snapshot()), Err)
-    }
-
-    /// Keeps what a filter has found for the question that comes next.
-    pub(crate) fn rank(&self, ranked: Option<Ranked>) {
-        *self.ranked.lock().unwrap_or_else(PoisonError::into_inner) = ranked;
-    }
-
-    pub(crate) fn take_rank(&self) -> Option<Ranked> {
-        self.ranked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// From now on nothing is bound.

@@ -4,9 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use mpsgate_oci::argv::{
-    Invocation, Signal, Verb, parse, verb_of, with_exec_env, with_process_file,
-};
+use mpsgate_oci::argv::{Invocation, Signal, Verb, parse, verb_of, with_exec_env, with_value};
 
 /// One argument a line; no argument holds a zero byte, and neither does execve's.
 fn arguments(data: &[u8]) -> Vec<OsString> {
@@ -37,24 +35,19 @@ pub(crate) fn argv(data: &[u8]) {
     if found.verb != Verb::Kill {
         assert_eq!(found.signal, Signal::TERM);
     }
-    process_file(&args, &found);
+    resources(&args, &found);
     exec_env(&args, &found);
 }
 
-fn process_file(args: &[OsString], found: &Invocation) {
+fn resources(args: &[OsString], found: &Invocation) {
     let path = Path::new("/run/mpsgate/elsewhere");
-    let Some(changed) = with_process_file(args, found, path) else {
-        assert!(
-            found.process_file_at.is_none_or(|at| at.index >= args.len()),
-            "a process document that can be named was not replaced"
-        );
-        return;
-    };
+    let Some(at) = found.resources_at else { return };
+    let changed = with_value(args, at, path).expect("it is one of the arguments");
     let again = parse(&changed);
-    assert_eq!(again.process_file.as_deref(), Some(path));
+    assert_eq!(again.resources.as_deref(), Some(path));
     let same = Invocation {
-        process_file: found.process_file.clone(),
-        process_file_at: found.process_file_at,
+        resources: found.resources.clone(),
+        resources_at: found.resources_at,
         ..again
     };
     assert_eq!(same, *found, "another part of the command line changed");

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mpsgate_configure::{Source, merge_later_edit, parses};
+use mpsgate_configure::{Change, Source};
 use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
@@ -61,19 +61,15 @@ impl Record {
         Ok(Self { directory, document })
     }
 
-    /// Records what will be written. A file that somebody edited since our last writing keeps that
-    /// edit in what undo puts back.
+    /// Records what will be written. Of a file that somebody edited since our last writing nothing
+    /// is recorded anew: so undo goes on refusing, as it would lose the edit.
     pub(super) fn add(&mut self, targets: &[Target]) -> Result<(), SetUpError> {
         make_private_dir(&self.directory)?;
         for target in targets {
-            let index = match self.document.files.iter().position(|entry| entry.path == target.real)
-            {
-                Some(index) => {
-                    if let Now::Edited(_) | Now::Before = self.now(index)? {
-                        self.take_in(index)?;
-                    }
-                    index
-                }
+            let known = self.document.files.iter().position(|entry| entry.path == target.real);
+            let index = match known {
+                Some(index) if matches!(self.now(index)?, Now::Edited(_)) => continue,
+                Some(index) => index,
                 None => {
                     let entry = Entry {
                         path: target.real.clone(),
@@ -94,43 +90,16 @@ impl Record {
         self.save()
     }
 
-    /// Takes edits that somebody made since into what undo puts back; the files that have some.
-    pub(super) fn take_in_edits(&mut self) -> Result<Vec<PathBuf>, SetUpError> {
-        let mut taken = Vec::new();
-        for index in 0..self.document.files.len() {
-            if let Now::Edited(now) = self.now(index)? {
-                self.take_in(index)?;
-                replace_private(&self.kept(index, "after"), &now)?;
-                taken.push(self.document.files[index].path.clone());
+    /// What somebody edited since our last writing.
+    pub(super) fn edits(&self) -> Result<Vec<Change>, SetUpError> {
+        let mut edits = Vec::new();
+        for (index, entry) in self.document.files.iter().enumerate() {
+            if let Now::Edited(after) = self.now(index)? {
+                let before = Some(self.text(index, "after")?);
+                edits.push(Change { path: entry.path.clone(), before, after });
             }
         }
-        if !taken.is_empty() {
-            self.save()?;
-        }
-        Ok(taken)
-    }
-
-    /// Makes `N.before` what the file would be now without us.
-    fn take_in(&mut self, index: usize) -> Result<(), SetUpError> {
-        let path = self.document.files[index].path.clone();
-        let now = read(&path)?;
-        let before = self.text(index, "before")?;
-        let merged = match &now {
-            None => Some(String::new()),
-            Some(now) if *now == before => Some(before.clone()),
-            Some(now) => merge_later_edit(&before, &self.text(index, "after")?, now)
-                .filter(|text| parses(&path, text)),
-        };
-        let Some(merged) = merged else {
-            return Err(SetUpError::SameLines {
-                path,
-                kept: self.kept(index, "before"),
-                record: self.directory.clone(),
-            });
-        };
-        self.document.files[index].existed =
-            now.is_some() && (self.document.files[index].existed || !merged.is_empty());
-        replace_private(&self.kept(index, "before"), &merged)
+        Ok(edits)
     }
 
     /// The files as they would be without us; `None` is one that would not be there.
@@ -138,19 +107,13 @@ impl Record {
         let mut files = BTreeMap::new();
         for (index, entry) in self.document.files.iter().enumerate() {
             let before = self.text(index, "before")?;
-            let text = match self.now(index)? {
-                Now::Edited(now) => {
-                    merge_later_edit(&before, &self.text(index, "after")?, &now).unwrap_or(before)
-                }
-                Now::Before | Now::After => before,
-            };
-            files.insert(entry.path.clone(), (entry.existed || !text.is_empty()).then_some(text));
+            files.insert(entry.path.clone(), entry.existed.then_some(before));
         }
         Ok(files)
     }
 
     /// Puts everything back, or nothing; what was done, for people.
-    pub(super) fn undo(self, engine: &str) -> Result<String, SetUpError> {
+    pub(super) fn undo(self) -> Result<String, SetUpError> {
         let mut todo = Vec::new();
         for (index, entry) in self.document.files.iter().enumerate() {
             match self.now(index)? {
@@ -159,8 +122,8 @@ impl Record {
                 Now::Edited(_) => {
                     return Err(SetUpError::ChangedSince {
                         path: entry.path.clone(),
-                        kept: self.kept(index, "before"),
-                        engine: engine.to_owned(),
+                        written: self.kept(index, "after"),
+                        record: self.directory.clone(),
                     });
                 }
             }

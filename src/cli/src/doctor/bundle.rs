@@ -2,7 +2,7 @@
 //! secrets.
 //!
 //! ```text
-//! sources (what is looked at) ─► redact (what must not leave the node) ─► archive (beside, then renamed)
+//! sources (the list of what goes in) ─► redact (what of it stays out) ─► archive (beside, then renamed)
 //! ```
 //!
 //! No symbolic link is followed, nothing that exists is replaced, and only its owner may read the
@@ -29,7 +29,7 @@ const NEVER: [&str; 6] = [
     "environments of processes and containers; values of variables that NVIDIA, CUDA or mpsgate do not know",
     "records of grants for exec (/run/mpsgate/grants): they hold containers' environments",
     "engines' settings and what configure keeps of them: registries' passwords may be in them",
-    "user names and passwords in addresses; what stands behind a word that speaks of a secret, to the line's end",
+    "comments in the settings of mpsgate",
     "of units, settings that may hold a secret, arguments of programs, comments; mounts of the node; command lines of processes",
 ];
 

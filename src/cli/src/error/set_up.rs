@@ -60,18 +60,8 @@ pub enum SetUpError {
     ChangedSince {
         /// The file.
         path: PathBuf,
-        /// As it was before.
-        kept: PathBuf,
-        /// Which engine's.
-        engine: String,
-    },
-    /// Somebody's edit and ours are in the same lines.
-    #[error("{} was changed after mpsgate wrote it, in the lines that mpsgate wrote", path.display())]
-    SameLines {
-        /// The file.
-        path: PathBuf,
-        /// As it was before.
-        kept: PathBuf,
+        /// As mpsgate wrote it.
+        written: PathBuf,
         /// The folder with what undo knows.
         record: PathBuf,
     },
@@ -185,10 +175,9 @@ impl SetUpError {
             }
             Self::ReadOnly { path, .. } => format!("chmod u+w {}, then this again", path.display()),
             Self::Raced { .. } => "this again".to_owned(),
-            Self::ChangedSince { kept, engine, .. } => format!(
-                "to keep the edit: mpsgate configure {engine} --write takes it in, then --undo. As it was before: {}", kept.display()),
-            Self::SameLines { path, kept, record } => format!(
-                "diff -u {} {}; put it in order by hand, then: rm -r {}", kept.display(), path.display(), record.display()),
+            Self::ChangedSince { path, written, record } => format!(
+                "take the edit out, then this again, then make the edit anew: cp {} {}; or take mpsgate's lines out by hand, then: rm -r {}",
+                written.display(), path.display(), record.display()),
             Self::RecordFormat { path, .. } => format!(
                 "install the mpsgate that wrote it, and run its mpsgate configure --undo; or by hand: ls -l {}",
                 path.parent().unwrap_or(path).display()

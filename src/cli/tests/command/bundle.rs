@@ -61,13 +61,16 @@ fn it_holds_what_helps_and_no_secret() {
     root.write("/proc/self/mountinfo", SECRET);
     root.write(
         "/run/mpsgate/ledger/ledger.json",
-        &format!("{{\"format\":9,\"env\":[\"CUDA_A=1\",\"B={SECRET}\"],\"token\":\"{SECRET}\"}}"),
+        &format!(
+            "{{\"format\":9,\"env\":[\"CUDA_A=1\",\"B={SECRET}\"],\"x\":\"mpsgate1.k.{SECRET}.m\"}}"
+        ),
     );
     root.write(
         "/run/mpsgate/mps/0/log/control.log",
         &format!("started\nuses mpsgate1.k.{SECRET}.mac\n"),
     );
     root.write("/run/mpsgate/mps/0/log/server.log", &"a line of the server\n".repeat(20_000));
+    root.write("/var/lib/mpsgate/managed.json", "{\"x\": ");
     root.write("/proc/driver/nvidia/version", "NVRM version: 550.163.01\n");
     root.write(
         "/etc/systemd/system/mpsgated.service.d/proxy.conf",
@@ -80,7 +83,7 @@ fn it_holds_what_helps_and_no_secret() {
     }
     for (name, part) in [
         ("doctor.json", "\"checks\""),
-        ("config.toml", "DB_PASSWORD=[redacted]"),
+        ("config.toml", "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n"),
         ("ledger.json", "CUDA_A=1"),
         ("mps/0/control.log", "started\nuses mpsgate1.[redacted]"),
         ("mps/0/server.log", "a line of the server"),
@@ -104,6 +107,7 @@ fn it_holds_what_helps_and_no_secret() {
         |what: &str| left_out.iter().find(|l| l["what"] == what).unwrap()["why"].as_str().unwrap();
     assert!(why("mpsgate status -o json").contains("mpsgated is not running"));
     assert_eq!(why("/run/mpsgate/node.json"), "it is not there");
+    assert_eq!(why("/var/lib/mpsgate/managed.json"), "it is no JSON document");
     assert!(manifest["never_included"].to_string().contains("/var/lib/mpsgate/tokens"));
 }
 

@@ -188,31 +188,29 @@ fn a_link_to_nothing_gets_its_file_and_loses_it_again() {
 }
 
 #[test]
-fn undo_never_loses_a_later_edit_and_write_takes_it_in() {
-    let node = Node::new("docker", "daemon.json")
-        .with("{\n  \"debug\": true,\n  \"mtu\": 1400,\n  \"ipv6\": false,\n  \"icc\": true\n}\n");
+fn undo_never_loses_a_later_edit_but_shows_it() {
+    let before = "{\n  \"debug\": true,\n  \"mtu\": 1400\n}\n";
+    let node = Node::new("docker", "daemon.json").with(before);
     node.write();
     let edited = node.content().replace("\"debug\": true", "\"debug\": false");
     fs::write(&node.settings, &edited).unwrap();
-    node.call(&["--undo"]).assert_code(1).assert_stderr(&[
-        "was changed after mpsgate wrote it",
-        "\nhint: ",
-        "--write takes it in",
-        "0.before",
-    ]);
-    assert_eq!(node.content(), edited);
-
-    let taken = node.write();
-    assert!(taken.stdout.contains("was changed since; --undo will keep that"), "{taken:#?}");
+    for _ in 0..2 {
+        let refused = node.call(&["--undo"]);
+        refused.assert_code(1).assert_stderr(&["was changed after mpsgate wrote it", "\nhint: "]);
+        assert!(refused.stdout.contains("\n-  \"debug\": true,\n+  \"debug\": false,\n"));
+        assert_eq!(node.content(), edited);
+        let again = node.write();
+        assert!(again.stdout.contains("wrote it: --undo will refuse"), "{again:#?}");
+        assert_eq!(node.content(), edited);
+    }
+    // As the hint says.
+    fs::copy(node.dir.path().join("state/docker/0.after"), &node.settings).unwrap();
     node.call(&["--undo"]).assert_code(0);
-    assert_eq!(
-        node.content(),
-        "{\n  \"debug\": false,\n  \"mtu\": 1400,\n  \"ipv6\": false,\n  \"icc\": true\n}\n"
-    );
+    assert_eq!(node.content(), before);
 }
 
 #[test]
-fn an_edit_of_our_own_lines_is_left_to_the_operator() {
+fn what_is_written_beside_an_edit_keeps_it_and_undo_goes_on_refusing() {
     let node = Node::new("docker", "daemon.json").with("{}\n");
     node.write();
     fs::write(
@@ -220,13 +218,12 @@ fn an_edit_of_our_own_lines_is_left_to_the_operator() {
         "{\n  \"runtimes\": { \"x\": { \"path\": \"/x\" } },\n  \"debug\": true\n}\n",
     )
     .unwrap();
-    let edited = node.content();
-    node.call(&["--write"]).assert_code(2).assert_stderr(&[
-        "in the lines that mpsgate wrote",
-        "diff -u ",
-        "rm -r ",
-    ]);
-    assert_eq!(node.content(), edited);
+    let written = node.write();
+    assert!(written.stdout.contains("wrote it: --undo will refuse"), "{written:#?}");
+    let both = node.content();
+    assert!(both.contains("/x") && both.contains("mpsgate-runtime"), "{both}");
+    node.call(&["--undo"]).assert_code(1).assert_stderr(&["take mpsgate's lines out", "rm -r "]);
+    assert_eq!(node.content(), both);
 }
 
 #[test]

@@ -312,24 +312,23 @@ fn signals_are_read_by_number_and_by_name() {
 }
 
 #[test]
-fn the_process_file_is_replaced_in_each_form() {
+fn the_resources_file_is_replaced_in_each_form() {
     let cases = [
-        ("exec --process /a -d c1", "exec --process /new -d c1"),
-        ("exec --process=/a c1 -p /x", "exec --process=/new c1 -p /x"),
-        ("exec -p/a c1", "exec -p/new c1"),
-        ("exec -dp/a c1", "exec -dp/new c1"),
-        ("exec -p=/a c1", "exec -p=/new c1"),
+        ("update --resources /a c1", "update --resources /new c1"),
+        ("update --resources=/a c1", "update --resources=/new c1"),
+        ("update c1 -r/a", "update c1 -r/new"),
+        ("update -r=/a c1", "update -r=/new c1"),
         // The last one counts.
-        ("exec -p /a -p /b c1", "exec -p /a -p /new c1"),
+        ("update -r /a -r /b c1", "update -r /a -r /new c1"),
     ];
     for (line, expected) in cases {
         let old = args(line);
-        let new = with_process_file(&old, &parse(&old), Path::new("/new")).unwrap();
+        let at = parse(&old).resources_at.unwrap();
+        let new = with_value(&old, at, Path::new("/new")).unwrap();
         assert_eq!(new, args(expected), "{line}");
-        assert_eq!(parse(&new).process_file, Some(PathBuf::from("/new")));
+        assert_eq!(parse(&new).resources, Some(PathBuf::from("/new")));
     }
-    let none = args("exec c1 sh -p /x");
-    assert_eq!(with_process_file(&none, &parse(&none), Path::new("/new")), None);
+    assert_eq!(parse(&args("exec c1 sh -r /x")).resources_at, None);
 }
 
 #[test]
@@ -506,6 +505,11 @@ fn any_arg() -> impl Strategy<Value = OsString> {
         "--process",
         "-p",
         "-dp",
+        "update",
+        "--resources",
+        "--resources=/x",
+        "-r",
+        "-r/x",
         "--root",
         "--log",
         "-e",
@@ -547,14 +551,14 @@ proptest! {
         if matches!(verb_of(&args), Verb::Other | Verb::None) {
             prop_assert!(matches!(found.verb, Verb::Other | Verb::None));
         }
-        if let Some(new) = with_process_file(&args, &found, Path::new("/new")) {
-            let at = found.process_file_at.unwrap().index;
+        if let Some(at) = found.resources_at {
+            let new = with_value(&args, at, Path::new("/new")).unwrap();
             prop_assert_eq!(new.len(), args.len());
             for (index, (new, old)) in new.iter().zip(&args).enumerate() {
-                prop_assert_eq!(index == at || new == old, true);
+                prop_assert_eq!(index == at.index || new == old, true);
             }
             let again = parse(&new);
-            prop_assert_eq!(again.process_file, Some(PathBuf::from("/new")));
+            prop_assert_eq!(again.resources, Some(PathBuf::from("/new")));
             prop_assert_eq!(again.container_id, found.container_id.clone());
         }
         if let Some(new) = with_exec_env(&args, &found, &[("A".into(), "1".into())]) {

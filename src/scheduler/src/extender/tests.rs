@@ -60,7 +60,7 @@ fn pod(gib: u64, labels: Value) -> Value {
 }
 
 fn filtered(args: &Value) -> Value {
-    json!(filter(&ledger(), open, args.to_string().as_bytes(), later(), &mut None).expect("read"))
+    json!(filter(&ledger(), open, args.to_string().as_bytes(), later()).expect("read"))
 }
 
 #[test]
@@ -108,31 +108,10 @@ fn several_cards_are_for_share_nodes_and_what_cannot_be_asked_is_refused_everywh
 }
 
 #[test]
-fn what_a_filter_has_found_counts_for_the_same_pod_and_for_no_other() {
-    let args =
-        |gib, nodes: &[&str]| json!({"Pod": pod(gib, json!({})), "NodeNames": nodes}).to_string();
-    let ledger = ledger();
-    for (asked, nodes) in
-        [(7, vec!["n1", "n3"]), (7, vec!["n3", "n1", "n4"]), (7, vec!["n3"]), (3, vec!["n1", "n3"])]
-    {
-        let mut ranked = None;
-        let found = args(7, &["n1", "n2", "n3", "n4"]);
-        filter(&ledger, open, found.as_bytes(), later(), &mut ranked).expect("read");
-        assert!(ranked.is_some());
-        let scores = |ranked| {
-            json!(
-                prioritize(&ledger, args(asked, &nodes).as_bytes(), later(), ranked).expect("read")
-            )
-        };
-        assert_eq!(scores(ranked), scores(None), "{asked} {nodes:?}");
-    }
-}
-
-#[test]
 fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
     let args = json!({"Pod": {"metadata": {"name": "a"}, "spec": {"containers": null}}, "NodeNames": ["n1", "elsewhere"]});
     assert_eq!(filtered(&args)["NodeNames"], json!(["n1", "elsewhere"]));
-    let scores = prioritize(&ledger(), args.to_string().as_bytes(), later(), None).expect("read");
+    let scores = prioritize(&ledger(), args.to_string().as_bytes(), later()).expect("read");
     assert_eq!(
         json!(scores),
         json!([{"Host": "n1", "Score": 0}, {"Host": "elsewhere", "Score": 0}])
@@ -142,7 +121,7 @@ fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
 #[test]
 fn what_cannot_be_read_is_an_error_in_the_answer() {
     for body in ["", "{}", "[]", r#"{"Pod":null}"#, r#"{"Pod":{},"Nodes":{"items":[{}]}}"#] {
-        let error = filter(&ledger(), open, body.as_bytes(), later(), &mut None).expect_err(body);
+        let error = filter(&ledger(), open, body.as_bytes(), later()).expect_err(body);
         assert!(error.contains("cannot be read"), "{body}: {error}");
     }
 }
@@ -169,10 +148,8 @@ fn preemption_keeps_the_nodes_where_the_pod_fits_once_the_victims_are_gone() {
 fn errors(args: &Value) -> [String; 2] {
     let body = args.to_string();
     [
-        filter(&ledger(), open, body.as_bytes(), later(), &mut None)
-            .map(|_| ())
-            .expect_err(&body[..80]),
-        prioritize(&ledger(), body.as_bytes(), later(), None).map(|_| ()).expect_err(&body[..80]),
+        filter(&ledger(), open, body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
+        prioritize(&ledger(), body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
     ]
 }
 
@@ -241,11 +218,10 @@ fn names_that_are_none_are_refused_and_shown_escaped_and_short() {
 #[test]
 fn a_search_whose_time_is_over_says_so() {
     let args = json!({"Pod": pod(7, json!({})), "NodeNames": ["n1"]}).to_string();
-    let error = filter(&ledger(), open, args.as_bytes(), Instant::now(), &mut None)
-        .map(|_| ())
-        .expect_err("late");
+    let error =
+        filter(&ledger(), open, args.as_bytes(), Instant::now()).map(|_| ()).expect_err("late");
     assert!(error.contains("too long"), "{error}");
-    assert!(prioritize(&ledger(), args.as_bytes(), Instant::now(), None).is_err());
+    assert!(prioritize(&ledger(), args.as_bytes(), Instant::now()).is_err());
 }
 
 /// What is said of `n3`, a node with two cards of 15 GiB each, for so many containers of 1 GiB on
@@ -305,10 +281,8 @@ fn a_search_that_takes_too_long_is_a_plain_no_for_the_nodes_that_are_left() {
     for containers in [1, 4, 32] {
         let candidate = candidate(containers);
         let over = Search { end: Instant::now(), ..Search::new(&ledger, later()) };
-        for look in over.all(&candidate, &["n1", "n2", "n4"]).expect("no error") {
-            let Look::Failed(Failed { why, unresolvable }) = look else {
-                panic!("{containers}: nobody has searched")
-            };
+        for look in over.looks(&candidate, &["n1", "n2", "n4"]).expect("no error") {
+            let Failed { why, unresolvable } = look.expect_err("nobody has searched");
             assert!(unresolvable, "nobody tries whose going would help");
             assert!(why.contains("ends after 200 ms: make several pods of it"), "{why}");
         }
@@ -319,12 +293,12 @@ fn a_search_that_takes_too_long_is_a_plain_no_for_the_nodes_that_are_left() {
 fn what_is_not_searched_for_is_answered_also_when_a_search_would_be_over() {
     let ledger = ledger();
     let over = Search { end: Instant::now(), ..Search::new(&ledger, later()) };
-    for look in over.all(&Ok(None), &["n1", "n2"]).expect("no error") {
-        assert!(matches!(look, Look::Open), "it asks for nothing of ours");
+    for look in over.looks(&Ok(None), &["n1", "n2"]).expect("no error") {
+        assert!(look.is_ok(), "it asks for nothing of ours");
     }
     let why = "more than any node has";
-    for look in over.all(&Err(why.to_owned()), &["n1", "n2"]).expect("no error") {
-        assert!(matches!(look, Look::Failed(failed) if failed.why == why));
+    for look in over.looks(&Err(why.to_owned()), &["n1", "n2"]).expect("no error") {
+        assert!(look.is_err_and(|failed| failed.why == why));
     }
 }
 
@@ -343,29 +317,19 @@ fn nodes_in_one_state_are_answered_as_if_each_were_searched() {
         });
     }
     let ledger = ledger.snapshot();
-    let told = |looks: Vec<Look>| -> Vec<String> {
-        let one = |(look, name): (Look, &&str)| match look {
-            Look::Open => "open".to_owned(),
-            Look::Suits(suits) => format!("{:?}", ledger.still(name, &suits)),
-            Look::Failed(failed) => format!("{} {}", failed.why, failed.unresolvable),
-        };
-        looks.into_iter().zip(&names).map(one).collect()
-    };
     for containers in [1, 4, 5, 9, 30] {
         let candidate = candidate(containers);
         let search = Search::new(&ledger, later());
-        let all = told(search.all(&candidate, &names).expect("looks"));
-        let each = told(search.each(&candidate, &names, 1).expect("looks"));
-        assert_eq!(all, each, "{containers}");
-        assert!(all[0].starts_with("Some(Some("), "{all:?}");
-        // The score of each is what the filter has found, or is found anew.
+        let all = search.looks(&candidate, &names).expect("looks");
         let pod = candidate.expect("asks").expect("asks");
-        let args = json!({"Pod": {}, "NodeNames": names}).to_string();
-        let scored =
-            scores(&ledger, read(args.as_bytes()).expect("read"), later(), Some(&pod), None);
-        let scored: Vec<i64> = scored.expect("scores").iter().map(|one| one.score).collect();
-        let own = names.map(|name| ledger.score(name, &pod).map_or(0, i64::from));
-        assert_eq!(scored, own, "{containers}");
+        let scores = search.scores(&pod, &names).expect("scores");
+        for ((name, look), score) in names.into_iter().zip(all).zip(scores) {
+            let why = look.err().map(|failed| failed.why);
+            let own = ledger.takes(name, &pod).err().map(|reason| reason.text);
+            assert_eq!(why, own, "{containers} on {name}");
+            let own = ledger.score(name, &pod).map_or(0, i64::from);
+            assert_eq!(score, own, "{containers} on {name}");
+        }
     }
 }
 
@@ -395,7 +359,7 @@ fn nodes_are_scored_for_claims_where_limits_ask_for_nothing() {
     // As a pod of the same memory is scored by its limits.
     let limits = |gib: u64| {
         let args = json!({"Pod": self::pod(gib, json!({})), "NodeNames": ["n1", "n2", "n3", "n4"]});
-        let scores = prioritize(&ledger(), args.to_string().as_bytes(), later(), None);
+        let scores = prioritize(&ledger(), args.to_string().as_bytes(), later());
         scores.expect("read").iter().map(|one| one.score).collect::<Vec<_>>()
     };
     for gib in [2, 4, 7, 15, 16] {

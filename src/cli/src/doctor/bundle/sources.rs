@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::paths;
+use mpsgate_config::{Config, paths};
 use mpsgate_model::printable;
 use nix::fcntl::OFlag;
 
@@ -22,6 +22,8 @@ const LOG_TAIL: u64 = 256 << 10;
 const FILE_LIMIT: u64 = 4 << 20;
 /// Lines of the journal, and the bytes of them that are kept.
 const JOURNAL_LINES: &str = "--lines=4000";
+/// Why a broken document is left out: nobody knows what is in it.
+const NO_JSON: &str = "it is no JSON document";
 const UNITS: [&str; 4] =
     ["mpsgated.service", "mpsgate-mps@.service", "mpsgate-hold.service", "mpsgate-gate@.service"];
 /// Where units and what operators add to them lie (systemd.unit(5)), the one that counts first.
@@ -36,6 +38,7 @@ const UNIT_DIRS: [&str; 4] = [
 enum Kind {
     Text,
     Json,
+    Settings,
     /// Text, of which the end is enough.
     Log,
     /// Of systemd's.
@@ -44,10 +47,10 @@ enum Kind {
 
 pub(super) fn collect(root: &Path, report: &str) -> Collected {
     let mut found = Collected::default();
-    found.add("doctor.json", "mpsgate doctor -o json", &redact::json(report));
+    found.document("doctor.json", "mpsgate doctor -o json", report);
     status(&mut found, root);
+    settings(&mut found, root);
     for (name, path, kind) in [
-        ("config.toml", paths::CONFIG_FILE.to_owned(), Kind::Text),
         ("node.json", paths::NODE_SNAPSHOT.to_owned(), Kind::Json),
         ("ledger.json", format!("{}/{LEDGER}", paths::LEDGER_DIR), Kind::Json),
         ("managed.json", format!("{}/{ENABLED}", paths::STATE_DIR), Kind::Json),
@@ -68,8 +71,16 @@ pub(super) fn collect(root: &Path, report: &str) -> Collected {
 /// What mpsgated says, or why it says nothing.
 fn status(found: &mut Collected, root: &Path) {
     match daemon::status(&below(root, paths::SOCKET)).and_then(|status| Ok(print::json(&status)?)) {
-        Ok(text) => found.add("status.json", "mpsgate status -o json", &redact::json(&text)),
+        Ok(text) => found.document("status.json", "mpsgate status -o json", &text),
         Err(error) => found.leave_out("mpsgate status -o json", printable::chain(&error)),
+    }
+}
+
+/// The settings, where nothing is in them that mpsgate does not know.
+fn settings(found: &mut Collected, root: &Path) {
+    match Config::load(&below(root, paths::CONFIG_FILE)) {
+        Ok(_) => found.file(root, "config.toml", Path::new(paths::CONFIG_FILE), Kind::Settings),
+        Err(error) => found.leave_out(paths::CONFIG_FILE, printable::chain(&error)),
     }
 }
 
@@ -139,19 +150,29 @@ impl Collected {
         self.parts.push(Part { name, from, text: text.to_owned(), cut: false });
     }
 
+    fn document(&mut self, name: &str, from: &str, text: &str) {
+        match redact::json(text) {
+            Some(text) => self.add(name, from, &text),
+            None => self.leave_out(from, NO_JSON),
+        }
+    }
+
     /// The file `path` of the node whose root is `root`.
     fn file(&mut self, root: &Path, name: &str, path: &Path, kind: Kind) {
-        match read(&below(root, path), kind) {
-            Ok((text, cut)) => {
-                let text = match kind {
-                    Kind::Json => redact::json(&text),
-                    Kind::Text | Kind::Log => redact::text(&text),
-                    Kind::Unit => redact::unit(&text),
-                };
-                let from = path.display().to_string();
-                self.parts.push(Part { name: name.to_owned(), from, text, cut });
-            }
-            Err(why) => self.leave_out(path, why),
+        let (text, cut) = match read(&below(root, path), kind) {
+            Ok(found) => found,
+            Err(why) => return self.leave_out(path, why),
+        };
+        let text = match kind {
+            Kind::Json => redact::json(&text),
+            Kind::Text | Kind::Log => Some(redact::text(&text)),
+            Kind::Settings => Some(redact::settings(&text)),
+            Kind::Unit => Some(redact::unit(&text)),
+        };
+        let from = path.display().to_string();
+        match text {
+            Some(text) => self.parts.push(Part { name: name.to_owned(), from, text, cut }),
+            None => self.leave_out(path, NO_JSON),
         }
     }
 
@@ -193,7 +214,7 @@ fn read(path: &Path, kind: Kind) -> Result<(String, bool), String> {
             cut = true;
             file.seek(SeekFrom::End(-i64::try_from(LOG_TAIL).unwrap_or_default())).map_err(said)?;
         }
-        Kind::Text | Kind::Json | Kind::Unit if metadata.len() > FILE_LIMIT => {
+        Kind::Text | Kind::Json | Kind::Settings | Kind::Unit if metadata.len() > FILE_LIMIT => {
             return Err(format!("it has {} bytes, at most {FILE_LIMIT} are taken", metadata.len()));
         }
         _ => {}

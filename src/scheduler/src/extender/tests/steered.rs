@@ -36,7 +36,7 @@ fn of_class(gib: u64, class: &str) -> Value {
 fn a_pod_is_steered_past_nodes_whose_handler_bypasses_and_nobody_else_is() {
     let found = |pod: Value| {
         let args = json!({"Pod": pod, "NodeNames": ["n1", "n3"]}).to_string();
-        json!(filter(&ledger(), closed, args.as_bytes(), later(), &mut None).expect("read"))
+        json!(filter(&ledger(), closed, args.as_bytes(), later()).expect("read"))
     };
     for (pod, expected) in [
         (of_class(7, "nvidia"), json!(["n3"])),
@@ -52,7 +52,7 @@ fn a_pod_is_steered_past_nodes_whose_handler_bypasses_and_nobody_else_is() {
     assert_eq!(found["FailedAndUnresolvableNodes"], json!({"n1": why}));
     let whole = ["n1", "n3"].map(|name| json!({"metadata": {"name": name}}));
     let args = json!({"Pod": of_class(7, "nvidia"), "Nodes": {"items": whole}}).to_string();
-    let by_node = filter(&ledger(), closed, args.as_bytes(), later(), &mut None).expect("read");
+    let by_node = filter(&ledger(), closed, args.as_bytes(), later()).expect("read");
     assert_eq!(json!(by_node)["Nodes"]["items"], json!([whole[1]]));
 }
 
@@ -70,7 +70,7 @@ fn nobody_is_driven_from_a_node_for_a_pod_that_is_kept_from_it() {
 #[test]
 fn a_pod_of_a_class_that_was_not_heard_of_is_tried_again() {
     let args = json!({"Pod": of_class(7, "new"), "NodeNames": ["n1", "n3"]}).to_string();
-    let error = filter(&ledger(), closed, args.as_bytes(), later(), &mut None)
+    let error = filter(&ledger(), closed, args.as_bytes(), later())
         .map(|_| ())
         .expect_err("nobody knows its handler");
     assert_eq!(error, "its pod's RuntimeClass is not known yet; try again");

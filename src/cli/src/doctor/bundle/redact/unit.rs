@@ -1,6 +1,6 @@
 //! Of systemd's units, what must not leave the node: all that is not known to hold no secret.
 
-use super::{GONE, by_line, words};
+use super::GONE;
 
 /// A unit or what was added to one: settings that hold no secret by their meaning stay, of all
 /// others the name alone.
@@ -16,7 +16,7 @@ pub(in crate::doctor::bundle) fn unit(text: &str) -> String {
         let value = if goes_on {
             line
         } else if line.is_empty() || (line.starts_with('[') && line.ends_with(']')) {
-            return words(body);
+            return body.to_owned();
         } else {
             let Some((key, value)) = line.split_once('=') else { return GONE.to_owned() };
             let key = key.trim();
@@ -29,17 +29,28 @@ pub(in crate::doctor::bundle) fn unit(text: &str) -> String {
                     kept = false;
                     let program = value.split_ascii_whitespace().next().unwrap_or_default();
                     let more = if program == value { "" } else { " [redacted]" };
-                    format!("{}{more}", words(program))
+                    format!("{program}{more}")
                 }
-                _ if kept => words(value),
+                _ if kept => value.to_owned(),
                 _ => GONE.to_owned(),
             };
             let key: String = key.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
             return format!("{key}={value}");
         };
         goes_on = value.ends_with('\\');
-        if kept { words(body) } else { GONE.to_owned() }
+        if kept { body.to_owned() } else { GONE.to_owned() }
     })
+}
+
+fn by_line(text: &str, mut each: impl FnMut(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let (body, end) = line.strip_suffix('\n').map_or((line, ""), |body| (body, "\n"));
+        let (body, end) = body.strip_suffix('\r').map_or((body, end), |body| (body, "\r\n"));
+        out.push_str(&each(body));
+        out.push_str(end);
+    }
+    out
 }
 
 /// Settings of units that say how a service is run, and nothing else: those of ours, and what
