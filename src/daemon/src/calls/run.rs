@@ -22,8 +22,6 @@ pub(super) async fn run(
     caller: Caller,
     call: &Run,
 ) -> Result<Answer, DaemonError> {
-    let bytes = mpsgate_host::random::bytes()
-        .map_err(|source| DaemonError::System { action: "have random bytes", source })?;
     if caller.user.is_some_and(|user| user != call.uid) {
         return Ok(Err(Refusal::new(
             Code::Unconfirmed,
@@ -34,11 +32,15 @@ pub(super) async fn run(
     if let Err(refusal) = is_right(&call.request).and_then(|()| may_be_called(&call.name)) {
         return Ok(Err(refusal));
     }
+    let instance = match instance() {
+        Ok(instance) => instance,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let user = caller.user.map(|uid| user_shown(uid, caller.name.as_deref()));
     let key = GrantKey {
         runtime_root: GrantKey::run_of(caller.user),
         container_id: call.name.clone(),
-        instance: Instance::from_bytes(bytes),
+        instance,
     };
     let wanted = Reserve {
         key: key.clone(),
@@ -77,6 +79,13 @@ pub(super) async fn run(
             give_up(daemon, &key);
             Err(refusal)
         }
+    })
+}
+
+fn instance() -> Result<Instance, Refusal> {
+    mpsgate_host::random::bytes().map(Instance::from_bytes).map_err(|error| {
+        let why = format!("the kernel gives no random bytes: {error}");
+        Refusal::new(Code::Unconfirmed, why, "run it again when the node has booted")
     })
 }
 
