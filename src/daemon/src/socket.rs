@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
-use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
+use mpsgate_api::{FrameError, Reply, VERSION, WireRefusal, decode_length, parse_envelope};
 use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
 use mpsgate_host::seats::{Full, Seat, Seats};
@@ -218,13 +218,13 @@ async fn answer(
     };
     let mut line = Line { stream };
     let reply = match parse_envelope(&bytes) {
-        Err(error) => garbage(&error.to_string()),
-        Ok(Err(version)) => {
+        Err(FrameError::Version(version)) => {
             let level = if speaker == Speaker::Root { Level::Warn } else { Level::Debug };
             log::log!(level, pid, version; "caller of another version");
             Reply::Version { daemon: VERSION }
         }
-        Ok(Ok(envelope)) => {
+        Err(error) => garbage(&error.to_string()),
+        Ok(envelope) => {
             drop(bytes);
             let mut name = None;
             if let Some(Visitor { seat, served }) = &visitor {
