@@ -202,17 +202,14 @@ async fn answer(
         return;
     }
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-    let (bytes, fd) = match timeout(FRAME_LIMIT, read_frame(&stream)).await {
-        Ok(Ok(frame)) => frame,
-        Ok(Err(error)) => {
+    let read = timeout(FRAME_LIMIT, read_frame(&stream)).await;
+    let (bytes, fd) = match read.unwrap_or_else(|late| Err(late.into())) {
+        Ok(frame) => frame,
+        Err(error) => {
             log::debug!(pid, reason:% = error; "caller sent no frame");
             if error.kind() == io::ErrorKind::InvalidData {
                 Line { stream }.send(&garbage(&error.to_string())).await;
             }
-            return;
-        }
-        Err(_) => {
-            log::debug!(pid; "caller was silent");
             return;
         }
     };

@@ -167,16 +167,11 @@ async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<V
     if !daemon.order(uuid, order) {
         return Err(not_taken("is being taken back"));
     }
-    match timeout(TURN, begun).await {
-        Ok(Ok(())) => {}
-        Ok(Err(_)) => return Err(not_taken("is not ready")),
-        Err(_) => {
-            return Err(not_taken("has an MPS control daemon that is busy with something else"));
-        }
-    }
-    match timeout(deadline.saturating_duration_since(Instant::now()), answer).await {
-        Ok(Ok(result)) => result.map(Some),
-        Ok(Err(_)) => Err(not_taken("is not ready")),
-        Err(_) => Err(not_taken("has an MPS control daemon that did not answer in time")),
-    }
+    let busy = "has an MPS control daemon that is busy with something else";
+    let begun = timeout(TURN, begun).await.map_err(|_| not_taken(busy))?;
+    begun.map_err(|_| not_taken("is not ready"))?;
+    let late = "has an MPS control daemon that did not answer in time";
+    let left = deadline.saturating_duration_since(Instant::now());
+    let answer = timeout(left, answer).await.map_err(|_| not_taken(late))?;
+    answer.unwrap_or_else(|_| Err(not_taken("is not ready"))).map(Some)
 }

@@ -239,19 +239,7 @@ struct List {
 /// Servers and clients of a card; where its control daemon does not tell, the servers that are
 /// seen.
 async fn list(daemon: &Daemon, card: &CardId) -> List {
-    let (reply, answer) = oneshot::channel();
-    let told = async {
-        if !daemon.order(&card.uuid, Order::Clients { reply }) {
-            return Err("it is stopped".to_owned());
-        }
-        match timeout(LIST_LIMIT, answer).await {
-            Ok(Ok(Ok(clients))) => Ok(clients),
-            Ok(Ok(Err(trouble))) => Err(trouble.why),
-            Ok(Err(_)) => Err("it is being taken back".to_owned()),
-            Err(_) => Err(format!("it did not answer in {} s", LIST_LIMIT.as_secs())),
-        }
-    };
-    match told.await {
+    match clients(daemon, card).await {
         Ok(clients) => List { servers: name(daemon, card, clients), unknown: None },
         Err(why) => {
             let asked = card.clone();
@@ -260,6 +248,19 @@ async fn list(daemon: &Daemon, card: &CardId) -> List {
             List { servers: seen.into_iter().map(server).collect(), unknown: Some(why) }
         }
     }
+}
+
+/// What the control daemon tells, or why it does not.
+async fn clients(daemon: &Daemon, card: &CardId) -> Result<Clients, String> {
+    let (reply, answer) = oneshot::channel();
+    if !daemon.order(&card.uuid, Order::Clients { reply }) {
+        return Err("it is stopped".to_owned());
+    }
+    let answer = timeout(LIST_LIMIT, answer)
+        .await
+        .map_err(|_| format!("it did not answer in {} s", LIST_LIMIT.as_secs()))?;
+    let clients = answer.map_err(|_| "it is being taken back".to_owned())?;
+    clients.map_err(|trouble| trouble.why)
 }
 
 /// Puts containers and command lines to pids.
