@@ -15,6 +15,9 @@ pub enum FrameError {
     /// The content is no message of ours.
     #[error("the frame is no message of mpsgate")]
     Content(#[source] serde_json::Error),
+    /// The content is of a version too far away.
+    #[error("the frame is of version {0}")]
+    Version(u16),
 }
 
 /// A message as the bytes of one frame.

@@ -180,17 +180,17 @@ pub struct ClientProcess {
 /// Reads an envelope; the version first, so that a far one is told from garbage.
 ///
 /// # Errors
-/// `Ok(Err(version))` for a version too far away, `Err` for what is no envelope.
-pub fn parse_envelope(bytes: &[u8]) -> Result<Result<Envelope, u16>, FrameError> {
+/// [`FrameError::Version`] for a version too far away, another one for what is no envelope.
+pub fn parse_envelope(bytes: &[u8]) -> Result<Envelope, FrameError> {
     #[derive(Deserialize)]
     struct Version {
         version: u16,
     }
     let Version { version } = serde_json::from_slice(bytes).map_err(FrameError::Content)?;
     if !compatible(version) {
-        return Ok(Err(version));
+        return Err(FrameError::Version(version));
     }
-    serde_json::from_slice(bytes).map(Ok).map_err(FrameError::Content)
+    serde_json::from_slice(bytes).map_err(FrameError::Content)
 }
 
 #[cfg(test)]

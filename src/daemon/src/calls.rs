@@ -20,7 +20,7 @@ use self::reserve::reserve;
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line, Speaker};
 use crate::machine::ThisMachine;
-use crate::{DaemonError, operator, reload, status, tell, terminate};
+use crate::{operator, reload, status, tell, terminate};
 
 const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
 /// What a container is let do and an operator should be able to find: logged, and no warning.
@@ -28,13 +28,14 @@ const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
 const REFUSED: &str = "refused";
 /// Of a sentence, what goes into the log: characters.
 const LONGEST_REASON: usize = 1024;
-/// Answers one call. `Err` ends the process: it means that a task of ours broke.
+
+/// Answers one call.
 pub(crate) async fn handle(
     daemon: &Arc<Daemon>,
     line: &mut Line,
     caller: Caller,
     call: Call,
-) -> Result<Reply, DaemonError> {
+) -> Reply {
     let since = Instant::now();
     let is_right = match caller.speaker {
         Speaker::Root => true,
@@ -42,11 +43,11 @@ pub(crate) async fn handle(
         Speaker::Job => matches!(call, Call::Job),
     };
     if !is_right {
-        return Ok(Reply::Refused(for_root().into()));
+        return Reply::Refused(for_root().into());
     }
     let answer = match call {
         Call::Reserve(call) => {
-            let answer = reserve(daemon, line, &caller, &call).await?;
+            let answer = reserve(daemon, line, &caller, &call).await;
             daemon.events.reserved(since.elapsed(), answer.is_ok());
             answer
         }
@@ -56,20 +57,20 @@ pub(crate) async fn handle(
             answer
         }
         Call::Release(call) => release(daemon, &call),
-        Call::Terminate(call) => terminate::prepare(daemon, line, &call).await?,
+        Call::Terminate(call) => terminate::prepare(daemon, line, &call).await,
         Call::Report(call) => Ok(report(daemon, &call)),
-        Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await?))),
-        Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await?,
-        Call::Disable { gpu } => operator::disable(daemon, line, &gpu).await?,
-        Call::Mps(call) => operator::mps(daemon, line, &call).await?,
-        Call::Reload => reload::now(daemon, line).await?,
-        Call::Qualify(call) => operator::qualify(daemon, line, &call).await?,
-        Call::Resize(call) => operator::resize(daemon, line, &call).await?,
-        Call::Run(call) => run::run(daemon, line, caller, &call).await?,
-        Call::Job => job::job(daemon, line, caller).await?,
-        Call::EndJob { job } => job::end(daemon, line, job).await?,
+        Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await))),
+        Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await,
+        Call::Disable { gpu } => operator::disable(daemon, line, &gpu).await,
+        Call::Mps(call) => operator::mps(daemon, line, &call).await,
+        Call::Reload => reload::now(daemon, line).await,
+        Call::Qualify(call) => operator::qualify(daemon, line, &call).await,
+        Call::Resize(call) => operator::resize(daemon, line, &call).await,
+        Call::Run(call) => run::run(daemon, line, caller, &call).await,
+        Call::Job => job::job(daemon, line, caller).await,
+        Call::EndJob { job } => job::end(daemon, line, job).await,
     };
-    Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
+    answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into()))
 }
 
 /// To whoever asks for anything but his own grant on a socket for users.

@@ -92,14 +92,14 @@ impl CardTask {
         loop {
             let Some(card) = self.card_id() else { return Ok(()) };
             if self.daemon.node().schedule.now() == Schedule::Share {
-                match self.share(&card).await? {
+                match self.share(&card).await {
                     Next::BringUp => continue,
                     Next::End => return Ok(()),
                 }
             }
-            self.break_grants_of_a_dead_daemon(&card).await?;
+            self.break_grants_of_a_dead_daemon(&card).await;
             let again = card.clone();
-            let up = self.daemon.blocking("bring a card up", move |h| h.bring_up(&again)).await?;
+            let up = self.daemon.blocking(move |h| h.bring_up(&again)).await;
             let next = match up {
                 // Switched meanwhile.
                 Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
@@ -107,18 +107,18 @@ impl CardTask {
                     self.watch = Watch::of(&ready.mps);
                     self.set_ready(&ready, card.default_limit);
                     self.in_force = InForce::default();
-                    self.serve(&card, ready).await?
+                    self.serve(&card, ready).await
                 }
-                Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await?,
-                Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await?,
+                Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await,
+                Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await,
                 Err(Fault::Unfit(trouble)) => {
                     self.set_health(Health::Unfit(trouble), "dead");
-                    self.back_off(&card).await?
+                    self.back_off(&card).await
                 }
                 Err(Fault::Failed(Trouble { why, hint })) => {
                     let trouble = Trouble::new(format!("is not ready: {why}"), hint);
                     self.set_health(Health::Unhealthy(trouble), "dead");
-                    self.back_off(&card).await?
+                    self.back_off(&card).await
                 }
             };
             if matches!(next, Next::End) {
@@ -135,7 +135,7 @@ impl CardTask {
     }
 
     /// While the control daemon lives.
-    async fn serve(&mut self, card: &CardId, ready: Ready) -> Result<Next, DaemonError> {
+    async fn serve(&mut self, card: &CardId, ready: Ready) -> Next {
         let since = Instant::now();
         // As it was found: read anew, one that cannot be read now would count as ended.
         let daemon = ProcessId { pid: ready.pid, start_time: ready.daemon.process.start_ticks() };
@@ -156,20 +156,20 @@ impl CardTask {
                 order = self.orders.recv() => order,
                 () = &mut ended => return self.died(card, since.elapsed()).await,
                 () = sleep_until(look) => {
-                    self.look(&ready.mps, &ready.daemon).await?;
+                    self.look(&ready.mps, &ready.daemon).await;
                     look = self.next_look();
                     continue;
                 }
             };
-            let Some(order) = order else { return Ok(Next::End) };
+            let Some(order) = order else { return Next::End };
             // On a channel that is known not to answer each order would take 3 s and more.
             let next = if self.is_wedged() {
-                self.decline(card, order).await?
+                self.decline(card, order).await
             } else {
-                self.obey(card, &ready, order).await?
+                self.obey(card, &ready, order).await
             };
             if let Some(next) = next {
-                return Ok(next);
+                return next;
             }
             // A first grant, or a trouble: the next look may be due sooner.
             look = look.min(self.next_look());
@@ -183,7 +183,7 @@ impl CardTask {
         card: &CardId,
         mps: &Arc<MpsInstance>,
         running: &Arc<ControlDaemon>,
-    ) -> Result<Next, DaemonError> {
+    ) -> Next {
         let since = Instant::now();
         let pid = u32::try_from(running.process.pid()).unwrap_or_default();
         self.watch = Watch::of(mps);
@@ -196,24 +196,24 @@ impl CardTask {
                 order = self.orders.recv() => order,
                 () = &mut ended => return self.died(card, since.elapsed()).await,
                 () = sleep_until(look) => {
-                    self.look_at_wedge(mps, running, false).await?;
+                    self.look_at_wedge(mps, running, false).await;
                     if !self.is_wedged() {
-                        return Ok(Next::BringUp);
+                        return Next::BringUp;
                     }
                     look = self.next_look();
                     continue;
                 }
             };
-            let Some(order) = order else { return Ok(Next::End) };
-            if let Some(next) = self.decline(card, order).await? {
-                return Ok(next);
+            let Some(order) = order else { return Next::End };
+            if let Some(next) = self.decline(card, order).await {
+                return next;
             }
         }
     }
 
     /// The control daemon is gone: another one is started in a moment, less and less soon where
     /// that happens again and again.
-    async fn died(&mut self, card: &CardId, well_for: Duration) -> Result<Next, DaemonError> {
+    async fn died(&mut self, card: &CardId, well_for: Duration) -> Next {
         self.break_grants().await;
         let wait = self.backoff.after(well_for);
         let why =
@@ -224,7 +224,7 @@ impl CardTask {
     }
 
     /// Servers of a dead control daemon hold the card.
-    async fn wait_for_orphans(&mut self, card: &CardId, pids: &[u32]) -> Result<Next, DaemonError> {
+    async fn wait_for_orphans(&mut self, card: &CardId, pids: &[u32]) -> Next {
         let list: Vec<String> = pids.iter().map(u32::to_string).collect();
         let names = self.containers();
         let of = if names.is_empty() { String::new() } else { format!(" for {names}") };
@@ -244,18 +244,13 @@ impl CardTask {
         self.pause(card, wait, &orphans).await
     }
 
-    async fn back_off(&mut self, card: &CardId) -> Result<Next, DaemonError> {
+    async fn back_off(&mut self, card: &CardId) -> Next {
         let wait = self.backoff.after(Duration::ZERO);
         self.pause(card, wait, &[]).await
     }
 
     /// Waits, or until all of `gone` have ended where there are any, refusing what needs the card.
-    async fn pause(
-        &mut self,
-        card: &CardId,
-        wait: Duration,
-        gone: &[ProcessId],
-    ) -> Result<Next, DaemonError> {
+    async fn pause(&mut self, card: &CardId, wait: Duration, gone: &[ProcessId]) -> Next {
         let until = Instant::now() + wait;
         let mut ended = pin!(async {
             for process in gone {
@@ -268,28 +263,27 @@ impl CardTask {
         loop {
             let order = tokio::select! {
                 order = self.orders.recv() => order,
-                () = &mut ended => return Ok(Next::BringUp),
-                () = sleep_until(until) => return Ok(Next::BringUp),
+                () = &mut ended => return Next::BringUp,
+                () = sleep_until(until) => return Next::BringUp,
             };
-            let Some(order) = order else { return Ok(Next::End) };
-            if let Some(next) = self.decline(card, order).await? {
-                return Ok(next);
+            let Some(order) = order else { return Next::End };
+            if let Some(next) = self.decline(card, order).await {
+                return next;
             }
         }
     }
 
     /// Marks the card's grants before another daemon is started: also where it died while mpsgated
     /// was away, and whatever becomes of us in between.
-    async fn break_grants_of_a_dead_daemon(&mut self, card: &CardId) -> Result<(), DaemonError> {
+    async fn break_grants_of_a_dead_daemon(&mut self, card: &CardId) {
         let held = self.daemon.node().ledger().on_card(&self.uuid).next().is_some();
         if !held {
-            return Ok(());
+            return;
         }
         let asked = card.clone();
-        if self.daemon.blocking("look for a control daemon", move |h| h.is_dead(&asked)).await? {
+        if self.daemon.blocking(move |h| h.is_dead(&asked)).await {
             self.break_grants().await;
         }
-        Ok(())
     }
 
     /// The card's CUDA processes have lost it: their containers must be restarted.

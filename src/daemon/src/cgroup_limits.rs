@@ -89,47 +89,40 @@ pub(crate) async fn watch(
                 Some(LimitOrder::Hold { entry, reply }) => {
                     // The program starts when the hook has its answer, and it waits for that so
                     // long as this end is open.
-                    limit(&daemon, &entry, || reply.is_closed()).await?;
+                    limit(&daemon, &entry, || reply.is_closed()).await;
                     // Who has stopped waiting needs no answer.
                     let _ = reply.send(());
                 }
-                Some(LimitOrder::Clear(entry)) => clear(&daemon, &entry).await?,
+                Some(LimitOrder::Clear(entry)) => clear(&daemon, &entry).await,
                 Some(LimitOrder::Resize { key, each, held, reply }) => {
                     // Who has stopped waiting needs no answer.
-                    let _ = reply.send(resize(&daemon, &key, each, held).await?);
+                    let _ = reply.send(resize(&daemon, &key, each, held).await);
                 }
                 Some(LimitOrder::Done { reply }) => {
                     let _ = reply.send(());
                 }
                 None => return Ok(()),
             },
-            _ = look.tick() => audit(&daemon, std::mem::take(&mut first)).await?,
-            _ = search.tick() => strays.look(&daemon).await?,
+            _ = look.tick() => audit(&daemon, std::mem::take(&mut first)).await,
+            _ = search.tick() => strays.look(&daemon).await,
         }
     }
 }
 
-async fn limit(
-    daemon: &Daemon,
-    entry: &Entry,
-    is_late: impl Fn() -> bool,
-) -> Result<(), DaemonError> {
+async fn limit(daemon: &Daemon, entry: &Entry, is_late: impl Fn() -> bool) {
     let Some(mut target) = target(daemon, entry) else {
         let why = "the runtime's hook named no cgroup of a container";
         for card in &entry.grant.cards {
             publish(daemon, &card.uuid, Some(Trouble::new(why, "journalctl -u mpsgated -n 50")));
         }
-        return Ok(());
+        return;
     };
     let root = daemon.paths.cgroups.clone();
     let asked = target.clone();
     let set = move |hardware: &Hardware| driver::set(hardware, &root, &asked);
-    let hard = match daemon.blocking("limit a cgroup", set).await? {
+    let hard = match daemon.blocking(set).await {
         Ok(hard) => hard,
-        Err(lack) => {
-            tell(daemon, &target, &Err(lack));
-            return Ok(());
-        }
+        Err(lack) => return tell(daemon, &target, &Err(lack)),
     };
     target.late = is_late();
     log::info!(
@@ -144,33 +137,26 @@ async fn limit(
     daemon.unwritten.notify_one();
     let root = daemon.paths.cgroups.clone();
     let judge = move |h: &Hardware| (driver::held(h, &root, &target), target);
-    let (held, target) = daemon.blocking("read a limit back", judge).await?;
+    let (held, target) = daemon.blocking(judge).await;
     daemon.node().set_held(&target.key, held.is_ok());
     tell(daemon, &target, &held.map(drop));
-    Ok(())
 }
 
 /// More is the ledger's first, so that nobody else gets it; less is the driver's first, so that it
 /// is free when the ledger says so.
-async fn resize(
-    daemon: &Daemon,
-    key: &GrantKey,
-    each: Mib,
-    held: bool,
-) -> Result<Result<(), Refusal>, DaemonError> {
+async fn resize(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Result<(), Refusal> {
     let Some(before) = daemon.node().ledger().get(key).cloned() else {
         let why = format!("container {} has ended", key.name(None));
-        return Ok(Err(Refusal::new(Code::Resize, why, "mpsgate status lists those that run")));
+        return Err(Refusal::new(Code::Resize, why, "mpsgate status lists those that run"));
     };
     let refuse = |why: &str, hint: &str| {
         let why = format!("container {} stays as it is: {why}", before.grant.name());
-        Ok(Err(Refusal::new(Code::Resize, why, hint.to_owned())))
+        Err(Refusal::new(Code::Resize, why, hint))
     };
     let has = before.grant.memory;
     let change = |each| daemon.change(|node, effects| node.resize(key, each, effects));
-    let grown = if each > has { change(each).map(drop) } else { Ok(()) };
-    if grown.is_err() {
-        return Ok(grown);
+    if each > has {
+        change(each)?;
     }
     crash_point!("daemon.resize.grown");
     let target = before.cgroup_limit.and_then(|_| target(daemon, &before));
@@ -182,7 +168,7 @@ async fn resize(
         let target = Target { grant: each, ..target };
         let (root, asked) = (daemon.paths.cgroups.clone(), target.clone());
         let set = move |hardware: &Hardware| driver::change(hardware, &root, &asked, has);
-        match daemon.blocking("change a limit", set).await? {
+        match daemon.blocking(set).await {
             Ok(hard) => {
                 daemon.node().record_limit(key, hard, target.late);
             }
@@ -195,39 +181,41 @@ async fn resize(
                     (daemon.paths.cgroups.clone(), Target { grant: has, ..target });
                 let look =
                     move |hardware: &Hardware| driver::held(hardware, &root, &target).is_ok();
-                let held = daemon.blocking("read a limit back", look).await?;
+                let held = daemon.blocking(look).await;
                 daemon.node().set_held(key, held);
                 return refuse(&trouble.why, &trouble.hint);
             }
         }
     }
     crash_point!("daemon.resize.limited");
-    Ok(if each < has { change(each).map(drop) } else { Ok(()) })
-}
-
-async fn clear(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {
-    if let Some(target) = target(daemon, entry) {
-        clear_at(daemon, target).await?;
+    if each < has {
+        change(each)?;
     }
-    exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
     Ok(())
 }
 
-async fn clear_at(daemon: &Daemon, target: Target) -> Result<(), DaemonError> {
+async fn clear(daemon: &Daemon, entry: &Entry) {
+    if let Some(target) = target(daemon, entry) {
+        clear_at(daemon, target).await;
+    }
+    exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
+}
+
+async fn clear_at(daemon: &Daemon, target: Target) {
     let root = daemon.paths.cgroups.clone();
-    daemon.blocking("clear a limit", move |h| driver::clear(h, &root, &target)).await
+    daemon.blocking(move |h| driver::clear(h, &root, &target)).await;
 }
 
 /// Evaluates every recorded limit anew, and sets one again that is gone. The `first` time also what
 /// a crash may have kept from being recorded.
-async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
+async fn audit(daemon: &Daemon, first: bool) {
     let targets: Vec<Target> = {
         let entries = daemon.node().entries();
         let limited = entries.iter().filter(|entry| first || entry.cgroup_limit.is_some());
         limited.filter_map(|entry| target(daemon, entry)).collect()
     };
     if targets.is_empty() {
-        return Ok(());
+        return;
     }
     let root = daemon.paths.cgroups.clone();
     let look = move |hardware: &Hardware| {
@@ -251,7 +239,7 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
         };
         targets.into_iter().map(one).collect::<Vec<_>>()
     };
-    for (target, held) in daemon.blocking("read limits back", look).await? {
+    for (target, held) in daemon.blocking(look).await {
         {
             let mut node = daemon.node();
             let hard = held.as_ref().map_or_else(|lack| lack.hard, |hard| Some(*hard));
@@ -266,7 +254,6 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
         }
     }
     daemon.unwritten.notify_one();
-    Ok(())
 }
 
 fn target(daemon: &Daemon, entry: &Entry) -> Option<Target> {

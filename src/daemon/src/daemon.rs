@@ -5,6 +5,7 @@ mod sharing;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -320,15 +321,21 @@ impl Daemon {
         self.card_tasks().get(card).is_some_and(|card_task| card_task.send(order).is_ok())
     }
 
-    /// The one seam to what blocks: NVML, control daemons, their files.
+    /// The one seam to what blocks: NVML, control daemons, their files. A panic in it goes on in
+    /// whoever waits.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
-        what: &'static str,
         work: impl FnOnce(&Hardware) -> T + Send + 'static,
-    ) -> Result<T, DaemonError> {
+    ) -> T {
         let hardware = Arc::clone(&self.hardware);
-        let joined = tokio::task::spawn_blocking(move || work(&hardware)).await;
-        joined.map_err(|error| DaemonError::Task { task: what.to_owned(), why: error.to_string() })
+        match tokio::task::spawn_blocking(move || work(&hardware)).await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // Not begun, as the runtime ends, and with it whoever waits.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 }
 

@@ -64,7 +64,7 @@ async fn reservation(
     if expired && key.is_run() {
         let cgroups = daemon.paths.cgroups.clone();
         let remove = move |_: &Hardware| runs::remove_of(&cgroups, &key.instance);
-        daemon.blocking("removes a cgroup", remove).await?;
+        daemon.blocking(remove).await;
     }
     Ok(())
 }

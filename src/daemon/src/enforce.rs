@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::cgroup::kill::Meant;
 use crate::daemon::Daemon;
-use crate::{DaemonError, cgroup, jobs, slurm};
+use crate::{cgroup, jobs, slurm};
 
 /// How long a job lives on while its owner is told why it ends: its neighbours wait.
 const TELL: Duration = Duration::from_secs(1);
@@ -26,22 +26,14 @@ pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, entry: Option<&Entry>, why
 }
 
 /// Does what `policy.enforce` says about a container that was found to do harm: ends it.
-pub(crate) async fn enforce(
-    daemon: &Daemon,
-    card: &GpuUuid,
-    entry: &Entry,
-    why: String,
-) -> Result<(), DaemonError> {
+pub(crate) async fn enforce(daemon: &Daemon, card: &GpuUuid, entry: &Entry, why: String) {
     if daemon.settings.now().policy.enforce != Enforce::Kill {
-        report(daemon, card, Some(entry), why);
-        return Ok(());
+        return report(daemon, card, Some(entry), why);
     }
     if let Some(job) = slurm::job::id(&entry.grant.key) {
         // Slurm takes no comment on a job that has ended.
         let text = format!("mpsgate ends it: {why}");
-        if let Ok(told) = timeout(TELL, jobs::comment(daemon, job, &text)).await {
-            told?;
-        }
+        let _ = timeout(TELL, jobs::comment(daemon, job, &text)).await;
     }
     let container = entry.grant.name();
     let state = entry.state.clone();
@@ -52,7 +44,7 @@ pub(crate) async fn enforce(
         State::Active { init, cgroup: None } => cgroup::kill::kill_process(init),
         State::Reserved { .. } => Ok(()),
     };
-    let killed = daemon.blocking("end a container", work).await?;
+    let killed = daemon.blocking(work).await;
     let (container, uuid) = (container.as_str(), card.as_str());
     match killed {
         Ok(()) => {
@@ -65,5 +57,4 @@ pub(crate) async fn enforce(
             daemon.note(card, Some(entry), "failed", why);
         }
     }
-    Ok(())
 }

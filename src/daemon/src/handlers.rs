@@ -41,10 +41,9 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         if daemon.node().kubelet {
             let options = options(&daemon.settings.now().runtime.path);
             let before = last.clone();
-            let looked = daemon.blocking("look at the engine's handlers", move |_| {
-                node_root::look(|| look(&options, before.as_deref()))
-            });
-            let found = match looked.await? {
+            let looked =
+                daemon.blocking(move |_| node_root::look(|| look(&options, before.as_deref())));
+            let found = match looked.await {
                 Ok(Look::Same) => None,
                 Ok(Look::New { marks, handlers }) => {
                     last = marks;

@@ -14,7 +14,7 @@ use crate::daemon::Daemon;
 use crate::hardware::Objection;
 use crate::line::Line;
 use crate::orders::Order;
-use crate::{DaemonError, cards, managed, process, snapshot};
+use crate::{cards, managed, process, snapshot};
 
 /// Holders that a refusal names.
 const NAMED: usize = 10;
@@ -48,15 +48,14 @@ pub(crate) async fn hand_over(
     told: &mut Told<'_>,
     card: &CardId,
     by: ManagedBy,
-) -> Result<Result<String, Refusal>, DaemonError> {
+) -> Result<String, Refusal> {
     let label = label(daemon, card);
-    if let Some(refusal) = in_use(daemon, told, card).await? {
-        return Ok(Err(refusal));
+    if let Some(refusal) = in_use(daemon, told, card).await {
+        return Err(refusal);
     }
-    if by == ManagedBy::Operator
-        && let Err(error) = managed::change(&daemon.paths.managed(), &card.uuid, true)
-    {
-        return Ok(Err(not_recorded(daemon, &error)));
+    if by == ManagedBy::Operator {
+        managed::change(&daemon.paths.managed(), &card.uuid, true)
+            .map_err(|error| not_recorded(daemon, &error))?;
     }
     crash_point!("enable.recorded");
     set_managed(daemon, card, Some(by));
@@ -69,7 +68,7 @@ pub(crate) async fn hand_over(
     let Some(trouble) = health.trouble() else {
         crash_point!("enable.ready");
         log::info!(uuid = card.uuid.as_str(); "card enabled");
-        return Ok(Ok(format!("{label} is managed now: {} to give", card.memory)));
+        return Ok(format!("{label} is managed now: {} to give", card.memory));
     };
     let undone = take_back(daemon, told, card, &label).await;
     let mut sentence = format!("{label} {}", trouble.why);
@@ -80,7 +79,7 @@ pub(crate) async fn hand_over(
         Health::Unfit(_) => Code::GpuUnfit,
         _ => Code::GpuUnhealthy,
     };
-    Ok(Err(Refusal::new(code, sentence, trouble.hint.clone())))
+    Err(Refusal::new(code, sentence, trouble.hint.clone()))
 }
 
 /// Why a card is not for us alone: processes use it that are no servers of ours, or it cannot be
@@ -89,16 +88,16 @@ pub(crate) async fn in_use(
     daemon: &Arc<Daemon>,
     told: &mut Told<'_>,
     card: &CardId,
-) -> Result<Option<Refusal>, DaemonError> {
+) -> Option<Refusal> {
     let label = label(daemon, card);
     let asked = card.clone();
     let schedule = daemon.node().schedule.now();
-    let look = daemon.blocking("look at a card", move |h| {
+    let look = daemon.blocking(move |h| {
         h.objections(asked.uuid.as_str(), schedule)
             .map_err(|objection| (objection, h.own_servers(&asked)))
     });
-    let looked = told.wait(&format!("looking at {label}"), look).await?;
-    Ok(looked.err().and_then(|(objection, own)| object(objection, &own, &label)))
+    let looked = told.wait(&format!("looking at {label}"), look).await;
+    looked.err().and_then(|(objection, own)| object(objection, &own, &label))
 }
 
 /// Takes a managed card back, in the caller's turn.

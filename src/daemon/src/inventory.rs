@@ -36,11 +36,11 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         obey_first_labels(&daemon).await;
     }
     loop {
-        let answers = refresh_or_tell(&daemon).await?;
+        let answers = refresh_or_tell(&daemon).await;
         // First, so that a managed card that is known always has a card task.
         start_card_tasks(&daemon);
         if answers && !given_back {
-            given_back = give_back_strangers(&daemon).await?;
+            given_back = give_back_strangers(&daemon).await;
         }
         snapshot::publish(&daemon);
         let wait = if answers && given_back { QUIET } else { FAILING };
@@ -61,7 +61,7 @@ async fn obey_first_labels(daemon: &Daemon) {
 }
 
 /// Reads NVML, however long it takes; meanwhile nobody is granted what may not be there.
-async fn refresh_or_tell(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
+async fn refresh_or_tell(daemon: &Arc<Daemon>) -> bool {
     let mut refresh = pin!(refresh(daemon));
     tokio::select! {
         answers = &mut refresh => return answers,
@@ -78,18 +78,18 @@ async fn refresh_or_tell(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
 }
 
 /// Reads NVML once. `false` where it does not answer.
-pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
+pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> bool {
     let turn = Arc::clone(&daemon.looking).lock_owned().await;
     let look = move |hardware: &Hardware| {
         // Kept by the call itself: who waits for it may give up.
         let _turn = turn;
         hardware.inventory()
     };
-    let found = daemon.blocking("read NVML", look).await?;
+    let found = daemon.blocking(look).await;
     let (known, kept) = (known(daemon, &found), daemon.paths.qualification());
     let read =
         move |hardware: &Hardware| (hardware.control_program(), qualification::load(&kept, known));
-    let (control, answers) = daemon.blocking("read what cards have answered", read).await?;
+    let (control, answers) = daemon.blocking(read).await;
     let kubelet = kubelet::has_kubelet(&daemon.paths);
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
@@ -114,7 +114,7 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     };
     drop(node);
     daemon.tell_change();
-    Ok(answers)
+    answers
 }
 
 /// The managed cards, and new ones: their answers count.
@@ -283,10 +283,10 @@ fn start_card_tasks(daemon: &Arc<Daemon>) {
 /// Cards that an earlier start of ours had, and that nobody hands over any more: their control
 /// daemon is ended and their compute mode restored. Also what a crash in the middle of `disable` or
 /// of `mps stop` left. `false` where that failed for one.
-async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
+async fn give_back_strangers(daemon: &Arc<Daemon>) -> bool {
     let _turn = daemon.operator.lock().await;
     let mut done = true;
-    let leased = daemon.blocking("list leases", |hardware| hardware.leased()).await?;
+    let leased = daemon.blocking(|hardware| hardware.leased()).await;
     for uuid in leased {
         let card = {
             let node = daemon.node();
@@ -306,11 +306,11 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> 
             }
         };
         log::info!(uuid = uuid.as_str(); "card is not managed any more and is given back");
-        let given = daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
+        let given = daemon.blocking(move |h| h.take_down(&card)).await;
         if let Err(Trouble { why, hint }) = given {
             log::error!(uuid = uuid.as_str(), reason = why.as_str(), hint = hint.as_str(); "card not given back");
             done = false;
         }
     }
-    Ok(done)
+    done
 }

@@ -31,7 +31,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let mut told = None;
     loop {
         let programs = Programs::of(&daemon.settings.now().slurm);
-        let known = daemon.blocking("asks slurmd", move |_| programs.known()).await?;
+        let known = daemon.blocking(move |_| programs.known()).await;
         let known = known.map(Arc::new);
         let found = match &known {
             Ok(known) => differences(&daemon, &known.devices),
@@ -67,14 +67,14 @@ pub(crate) async fn given(
     known: &Known,
     id: u32,
     turn: Option<Turn>,
-) -> Result<Result<Option<Given>, Refusal>, DaemonError> {
+) -> Result<Option<Given>, Refusal> {
     let programs = Programs::of(&daemon.settings.now().slurm);
     let ask = move |_: &_| {
         let _turn = turn;
         programs.job(id)
     };
-    let said = daemon.blocking("asks Slurm's controller", ask).await?;
-    Ok(match said {
+    let said = daemon.blocking(ask).await;
+    match said {
         Ok(said) => slurm::given(&said.out, id, &known.node),
         Err(error) => Err(Refusal::new(
             Code::Unconfirmed,
@@ -83,15 +83,14 @@ pub(crate) async fn given(
                 "scontrol show job -d {id}; slurm.prefix and slurm.conf in /etc/mpsgate/config.toml"
             ),
         )),
-    })
+    }
 }
 
 /// Leaves a sentence where the job's owner finds it: `scontrol show job`, `sacct -o admincomment`.
-pub(crate) async fn comment(daemon: &Daemon, id: u32, text: &str) -> Result<(), DaemonError> {
+pub(crate) async fn comment(daemon: &Daemon, id: u32, text: &str) {
     let (programs, text) = (Programs::of(&daemon.settings.now().slurm), text.to_owned());
-    let said = daemon.blocking("tells Slurm", move |_| programs.comment(id, &text)).await?;
+    let said = daemon.blocking(move |_| programs.comment(id, &text)).await;
     if let Err(reason) = said {
         log::warn!(job = id, reason:% = reason; "Slurm was not told why a job was ended");
     }
-    Ok(())
 }

@@ -13,7 +13,6 @@ use mpsgate_api::Reply;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_node::card::ManagedBy;
 
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::handover::{Told, give_back, hand_over};
 use crate::line::Line;
@@ -25,57 +24,43 @@ pub(crate) use qualify::qualify;
 pub(crate) use resize::resize;
 
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
-pub(crate) async fn enable(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    gpu: &str,
-) -> Result<Answer, DaemonError> {
+pub(crate) async fn enable(daemon: &Arc<Daemon>, line: &mut Line, gpu: &str) -> Answer {
     let mut told = Told::Caller(line);
     let _turn = told.turn(daemon).await;
     let card = {
         let node = daemon.node();
-        match node.find_card(gpu) {
-            Err(refusal) => return Ok(Err(refusal)),
-            Ok(card) if card.managed.is_some() => {
-                return Ok(done(format!("{} is managed already: {}", card.label(), card.state())));
-            }
-            Ok(card) => node.card_id(card),
+        let card = node.find_card(gpu)?;
+        if card.managed.is_some() {
+            return done(format!("{} is managed already: {}", card.label(), card.state()));
         }
+        node.card_id(card)
     };
-    let handed = hand_over(daemon, &mut told, &card, ManagedBy::Operator).await?;
-    Ok(handed.and_then(done))
+    done(hand_over(daemon, &mut told, &card, ManagedBy::Operator).await?)
 }
 
 /// Takes a card back: no control daemon, the old compute mode, no files.
-pub(crate) async fn disable(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    gpu: &str,
-) -> Result<Answer, DaemonError> {
+pub(crate) async fn disable(daemon: &Arc<Daemon>, line: &mut Line, gpu: &str) -> Answer {
     let mut told = Told::Caller(line);
     let _turn = told.turn(daemon).await;
     let card = {
         let node = daemon.node();
-        let card = match node.find_card(gpu) {
-            Err(refusal) => return Ok(Err(refusal)),
-            Ok(card) => card,
-        };
+        let card = node.find_card(gpu)?;
         match card.managed {
-            None => return Ok(done(format!("{} is not managed", card.label()))),
+            None => return done(format!("{} is not managed", card.label())),
             Some(ManagedBy::Settings) => {
-                return Ok(Err(Refusal::new(
+                return Err(Refusal::new(
                     Code::GpuConfigured,
                     format!(
                         "{} is managed because gpus.manage in the settings names it",
                         card.label()
                     ),
                     "take it out of gpus.manage in /etc/mpsgate/config.toml and run: mpsgate reload",
-                )));
+                ));
             }
             Some(ManagedBy::Operator) => node.card_id(card),
         }
     };
-    Ok(give_back(daemon, &mut told, &card).await.and_then(done))
+    done(give_back(daemon, &mut told, &card).await?)
 }
 
 fn done(text: String) -> Answer {

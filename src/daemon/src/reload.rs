@@ -26,45 +26,35 @@ pub(crate) async fn on_hangup(daemon: Arc<Daemon>, mut hangup: Signal) -> Result
             return Err(DaemonError::System { action: "catch SIGHUP", source });
         }
         // Each line and each mistake is logged below.
-        let _ = reload(&daemon, &mut Told::Nobody).await?;
+        let _ = reload(&daemon, &mut Told::Nobody).await;
     }
 }
 
 /// `mpsgate reload`.
-pub(crate) async fn now(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-) -> Result<Result<Reply, Refusal>, DaemonError> {
-    let lines = reload(daemon, &mut Told::Caller(line)).await?;
-    Ok(lines.map(|lines| Reply::Reloaded { lines }))
+pub(crate) async fn now(daemon: &Arc<Daemon>, line: &mut Line) -> Result<Reply, Refusal> {
+    Ok(Reply::Reloaded { lines: reload(daemon, &mut Told::Caller(line)).await? })
 }
 
 /// Reads the file and takes what it says. One line for each key that differs from what is in force.
-async fn reload(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-) -> Result<Result<Vec<String>, Refusal>, DaemonError> {
+async fn reload(daemon: &Arc<Daemon>, told: &mut Told<'_>) -> Result<Vec<String>, Refusal> {
     let _turn = told.turn(daemon).await;
-    let Some(file) = &daemon.settings.file else { return Ok(Ok(Vec::new())) };
+    let Some(file) = &daemon.settings.file else { return Ok(Vec::new()) };
     let asked = file.clone();
-    let config = match daemon.blocking("read the settings", move |_| Config::load(&asked)).await? {
-        Ok(config) => config,
-        Err(error) => {
-            let why = error::chain(&error);
-            log::error!(reason = why.as_str(), hint = error.hint(); "settings not reloaded");
-            let sentence = format!(
-                "{why}; mpsgated goes on with the settings that it has, and containers that ask for GPU \
-                 memory are refused until the file is right"
-            );
-            return Ok(Err(Refusal::new(Code::Config, sentence, error.hint())));
-        }
-    };
+    let config = daemon.blocking(move |_| Config::load(&asked)).await.map_err(|error| {
+        let why = error::chain(&error);
+        log::error!(reason = why.as_str(), hint = error.hint(); "settings not reloaded");
+        let sentence = format!(
+            "{why}; mpsgated goes on with the settings that it has, and containers that ask for GPU \
+             memory are refused until the file is right"
+        );
+        Refusal::new(Code::Config, sentence, error.hint())
+    })?;
     daemon.look_at_handlers.notify_one();
     let changes = daemon.settings.adopt(&config);
     let mut lines: Vec<String> = changes.iter().map(render).collect();
-    apply(daemon, &changes).await?;
+    apply(daemon, &changes).await;
     if changes.iter().any(|change| change.key == "gpus.manage") {
-        lines.extend(manage(daemon, told, &config.gpus.manage).await?);
+        lines.extend(manage(daemon, told, &config.gpus.manage).await);
     }
     for line in &lines {
         log::info!(what = line.as_str(); "settings reloaded");
@@ -72,7 +62,7 @@ async fn reload(
     if lines.is_empty() {
         log::info!("settings reloaded: nothing has changed");
     }
-    Ok(Ok(lines))
+    Ok(lines)
 }
 
 fn render(change: &Change) -> String {
@@ -89,7 +79,7 @@ pub(crate) fn quota(config: &Config) -> Quota {
 }
 
 /// Whatever holds a setting in another form gets it anew.
-async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonError> {
+async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) {
     let config = daemon.settings.now();
     for change in changes {
         match change.key {
@@ -108,7 +98,7 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonErr
             "mps.max_clients" => {
                 // Without NVML no card takes grants; the card tasks ask again when they bring one
                 // up.
-                if let Ok(clients) = daemon.blocking("count clients", |h| h.clients()).await? {
+                if let Ok(clients) = daemon.blocking(|h| h.clients()).await {
                     let mut node = daemon.node();
                     for card in node.cards.iter_mut().filter(|card| card.max_clients != 0) {
                         card.max_clients = clients;
@@ -119,15 +109,10 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonErr
             _ => {}
         }
     }
-    Ok(())
 }
 
 /// Hands over the cards that `gpus.manage` names anew, and gives those back that it names no more.
-async fn manage(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    wanted: &Manage,
-) -> Result<Vec<String>, DaemonError> {
+async fn manage(daemon: &Arc<Daemon>, told: &mut Told<'_>, wanted: &Manage) -> Vec<String> {
     let mut lines = Vec::new();
     let (added, removed) = differences(&mut daemon.node(), wanted);
     if let Manage::Uuids(uuids) = wanted {
@@ -139,8 +124,7 @@ async fn manage(
         lines.extend(absent.map(|uuid| format!("gpus.manage: {uuid} is not there now")));
     }
     for card in added {
-        let handed = hand_over(daemon, told, &card, ManagedBy::Settings).await?;
-        lines.push(match handed {
+        lines.push(match hand_over(daemon, told, &card, ManagedBy::Settings).await {
             Ok(text) => format!("gpus.manage: {text}"),
             Err(Refusal { sentence, hint, .. }) => {
                 format!(
@@ -153,7 +137,7 @@ async fn manage(
     for card in removed {
         lines.push(format!("gpus.manage: {}", take_out(daemon, told, &card).await));
     }
-    Ok(lines)
+    lines
 }
 
 /// The cards that `wanted` names anew, and those that it names no more. Whose a managed card is

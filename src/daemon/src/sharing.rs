@@ -34,7 +34,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             let done = match step {
                 CardStep::Keep | CardStep::Fence => continue,
                 CardStep::GiveBack => yield_card(&daemon, &card).await,
-                CardStep::Take => take_card(&daemon, &card).await?,
+                CardStep::Take => take_card(&daemon, &card).await,
             };
             match done {
                 Ok(event) => {
@@ -71,10 +71,7 @@ async fn yield_card(daemon: &Arc<Daemon>, card: &CardId) -> Result<Option<Event>
     Ok(Some(Event::GivenBack { card: card.uuid.clone() }))
 }
 
-async fn take_card(
-    daemon: &Arc<Daemon>,
-    card: &CardId,
-) -> Result<Result<Option<Event>, Refusal>, DaemonError> {
+async fn take_card(daemon: &Arc<Daemon>, card: &CardId) -> Result<Option<Event>, Refusal> {
     let mut told = Told::Nobody;
     let _turn = told.turn(daemon).await;
     let still = {
@@ -83,11 +80,9 @@ async fn take_card(
         free && !node.schedule.yields()
     };
     if !still {
-        return Ok(Ok(None));
+        return Ok(None);
     }
-    let handed = hand_over(daemon, &mut told, card, ManagedBy::Settings).await?;
-    Ok(handed.map(|_| {
-        daemon.node().schedule.forget(&card.uuid);
-        Some(Event::Taken { card: card.uuid.clone() })
-    }))
+    hand_over(daemon, &mut told, card, ManagedBy::Settings).await?;
+    daemon.node().schedule.forget(&card.uuid);
+    Ok(Some(Event::Taken { card: card.uuid.clone() }))
 }

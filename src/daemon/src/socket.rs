@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
-use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
+use mpsgate_api::{FrameError, Reply, VERSION, WireRefusal, decode_length, parse_envelope};
 use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
 use mpsgate_host::seats::{Full, Seat, Seats};
@@ -57,7 +57,7 @@ pub(crate) async fn serve_users(daemon: Arc<Daemon>) -> Result<(), DaemonError> 
     let mut told = false;
     let gid = loop {
         let name = group.clone();
-        match daemon.blocking("looks for a group", move |_| Group::from_name(&name)).await? {
+        match daemon.blocking(move |_| Group::from_name(&name)).await {
             Ok(Some(found)) => break found.gid,
             found => {
                 if !told {
@@ -108,7 +108,8 @@ pub(crate) async fn listen(daemon: Arc<Daemon>, listener: UnixListener) -> Resul
         let shared = Arc::clone(&daemon);
         daemon.spawn("answers a caller", async move {
             let _place = place;
-            answer(shared, stream, Speaker::Root, None).await
+            answer(shared, stream, Speaker::Root, None).await;
+            Ok(())
         });
     }
 }
@@ -151,9 +152,10 @@ async fn listen_to_users(
         let answered = answer(Arc::clone(&daemon), stream, speaker, Some(visitor));
         daemon.spawn("answers a user", async move {
             tokio::select! {
-                answered = answered => answered,
-                Ok(()) = gives_way => Ok(()),
+                () = answered => {}
+                Ok(()) = gives_way => {}
             }
+            Ok(())
         });
         // Who was accepted has its turn first, however many wait.
         yield_now().await;
@@ -185,44 +187,41 @@ async fn answer(
     stream: UnixStream,
     speaker: Speaker,
     visitor: Option<Visitor>,
-) -> Result<(), DaemonError> {
+) {
     let peer = match stream.peer_cred() {
         Ok(peer) => peer,
         Err(error) => {
             log::warn!(reason:% = error; "caller without credentials");
-            return Ok(());
+            return;
         }
     };
     // Root, or whoever this daemon runs as: in tests.
     let is_ours = peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw();
     if speaker == Speaker::Root && !is_ours {
         log::warn!(uid = peer.uid(), pid = peer.pid(); "caller is not root");
-        return Ok(());
+        return;
     }
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-    let (bytes, fd) = match timeout(FRAME_LIMIT, read_frame(&stream)).await {
-        Ok(Ok(frame)) => frame,
-        Ok(Err(error)) => {
+    let read = timeout(FRAME_LIMIT, read_frame(&stream)).await;
+    let (bytes, fd) = match read.unwrap_or_else(|late| Err(late.into())) {
+        Ok(frame) => frame,
+        Err(error) => {
             log::debug!(pid, reason:% = error; "caller sent no frame");
             if error.kind() == io::ErrorKind::InvalidData {
                 Line { stream }.send(&garbage(&error.to_string())).await;
             }
-            return Ok(());
-        }
-        Err(_) => {
-            log::debug!(pid; "caller was silent");
-            return Ok(());
+            return;
         }
     };
     let mut line = Line { stream };
     let reply = match parse_envelope(&bytes) {
-        Err(error) => garbage(&error.to_string()),
-        Ok(Err(version)) => {
+        Err(FrameError::Version(version)) => {
             let level = if speaker == Speaker::Root { Level::Warn } else { Level::Debug };
             log::log!(level, pid, version; "caller of another version");
             Reply::Version { daemon: VERSION }
         }
-        Ok(Ok(envelope)) => {
+        Err(error) => garbage(&error.to_string()),
+        Ok(envelope) => {
             drop(bytes);
             let mut name = None;
             if let Some(Visitor { seat, served }) = &visitor {
@@ -233,23 +232,22 @@ async fn answer(
                 let turn = line.wait("other users are looked up first", next).await;
                 // Only now: until then it gives way to whoever comes.
                 if !seat.serve() {
-                    return Ok(());
+                    return;
                 }
-                match users::check(&daemon, &mut line, uid, served, turn).await? {
+                match users::check(&daemon, &mut line, uid, served, turn).await {
                     Ok(known) => name = known,
                     Err(refusal) => {
                         line.send(&Reply::Refused(refusal.into())).await;
-                        return Ok(());
+                        return;
                     }
                 }
             }
             let user = visitor.is_some().then(|| peer.uid());
             let caller = Caller { speaker, pid, fd, user, name };
-            calls::handle(&daemon, &mut line, caller, envelope.call).await?
+            calls::handle(&daemon, &mut line, caller, envelope.call).await
         }
     };
     line.send(&reply).await;
-    Ok(())
 }
 
 fn garbage(why: &str) -> Reply {

@@ -24,7 +24,7 @@ use crate::cgroup::kill::Meant;
 use crate::daemon::Daemon;
 use crate::line::Line;
 use crate::orders::{Doomed, LimitOrder, Order};
-use crate::{DaemonError, cgroup, process};
+use crate::{cgroup, process};
 
 /// For the clients: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
@@ -39,25 +39,25 @@ pub(crate) async fn prepare(
     daemon: &Daemon,
     line: &mut Line,
     call: &Terminate,
-) -> Result<Result<Reply, Refusal>, DaemonError> {
+) -> Result<Reply, Refusal> {
     if call.removal == Removal::No {
-        return Ok(clients(daemon, &call.key).await);
+        return clients(daemon, &call.key).await;
     }
     line.wait("the limit of the container's cgroup is being cleared", remove(daemon, call)).await
 }
 
-async fn remove(daemon: &Daemon, call: &Terminate) -> Result<Result<Reply, Refusal>, DaemonError> {
+async fn remove(daemon: &Daemon, call: &Terminate) -> Result<Reply, Refusal> {
     let terminated = match call.removal {
         Removal::Ended => Ok(Reply::Done { text: String::new() }),
         Removal::No | Removal::Forced => clients(daemon, &call.key).await,
     };
-    unlimit(daemon, &call.key, call.removal).await?;
-    Ok(terminated)
+    unlimit(daemon, &call.key, call.removal).await;
+    terminated
 }
 
 /// Has the limit of a container's cgroup cleared while that is there. Its grant ends with it, so
 /// that no look sets the limit again; so must its processes, which the runtime is about to kill.
-async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<(), DaemonError> {
+async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) {
     let deadline = tokio::time::Instant::now() + UNLIMITED;
     let found = {
         let node = daemon.node();
@@ -65,20 +65,20 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
     };
     // Where it has just ended the order to clear may not be carried out yet.
     if let Some((entry, others)) = found {
-        let State::Active { init, cgroup: Some(cgroup) } = entry.state else { return Ok(()) };
+        let State::Active { init, cgroup: Some(cgroup) } = entry.state else { return };
         let refuses = removal == Removal::Ended && process::is_alive(&init);
         if entry.cgroup_limit.is_none() || refuses {
-            return Ok(());
+            return;
         }
         let meant = Meant::of(&entry.grant, others);
         let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &meant);
-        if let Err(error) = daemon.blocking("kill what is removed", kill).await? {
+        if let Err(error) = daemon.blocking(kill).await {
             let container = entry.grant.name();
             log::warn!(container = container.as_str(), reason:% = error; "removed with the limit of its cgroup");
-            return Ok(());
+            return;
         }
         if timeout_at(deadline, process::ended(&init)).await.is_err() {
-            return Ok(());
+            return;
         }
         daemon.change(|node, effects| {
             node.release(key, "removed by its runtime", effects);
@@ -89,7 +89,6 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
         // Whoever asked waits no longer either.
         let _ = timeout_at(deadline, done).await;
     }
-    Ok(())
 }
 
 /// Ends the GPU work of the container's clients, as far as that is possible at once.
@@ -168,16 +167,11 @@ async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<V
     if !daemon.order(uuid, order) {
         return Err(not_taken("is being taken back"));
     }
-    match timeout(TURN, begun).await {
-        Ok(Ok(())) => {}
-        Ok(Err(_)) => return Err(not_taken("is not ready")),
-        Err(_) => {
-            return Err(not_taken("has an MPS control daemon that is busy with something else"));
-        }
-    }
-    match timeout(deadline.saturating_duration_since(Instant::now()), answer).await {
-        Ok(Ok(result)) => result.map(Some),
-        Ok(Err(_)) => Err(not_taken("is not ready")),
-        Err(_) => Err(not_taken("has an MPS control daemon that did not answer in time")),
-    }
+    let busy = "has an MPS control daemon that is busy with something else";
+    let begun = timeout(TURN, begun).await.map_err(|_| not_taken(busy))?;
+    begun.map_err(|_| not_taken("is not ready"))?;
+    let late = "has an MPS control daemon that did not answer in time";
+    let left = deadline.saturating_duration_since(Instant::now());
+    let answer = timeout(left, answer).await.map_err(|_| not_taken(late))?;
+    answer.unwrap_or_else(|_| Err(not_taken("is not ready"))).map(Some)
 }

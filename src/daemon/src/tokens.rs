@@ -40,46 +40,36 @@ fn read(claims: Claims) -> ((String, Mib), Option<GpuUuid>) {
 pub(crate) async fn confirm(
     daemon: &Arc<Daemon>,
     call: &Reserve,
-) -> Result<Result<Option<Confirmed>, Refusal>, DaemonError> {
+) -> Result<Option<Confirmed>, Refusal> {
     if call.engine != Engine::Kubernetes {
-        return Ok(Ok(None));
+        return Ok(None);
     }
     let token = call.request.token.clone();
-    let pod = match bearer(call) {
-        Ok(Some(pod)) => pod,
-        Ok(None) => return Ok(Ok(None)),
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let Some(pod) = bearer(call)? else { return Ok(None) };
     let claims = match token {
         None => None,
         Some(token) => match claims(daemon, token, &pod).await? {
-            Ok(Claims { share: Some(share), .. }) => {
-                return Ok(of_claim(daemon, call, pod, share).map(Some));
+            Claims { share: Some(share), .. } => {
+                return of_claim(daemon, call, pod, share).map(Some);
             }
-            Ok(claims) => Some(read(claims)),
-            Err(refusal) => return Ok(Err(refusal)),
+            claims => Some(read(claims)),
         },
     };
     let InApi { listed, chosen, cards, core_percentage } = match daemon.api_server.get() {
         Some(api_server) => api_server.listed(&pod).await,
         None => InApi::only(ListedLimits::Unknown),
     };
-    let cards = match cards.as_deref().map(schedule::gpu_count).transpose() {
-        Ok(cards) => cards.unwrap_or(NonZeroU32::MIN),
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let cards = cards.as_deref().map(schedule::gpu_count).transpose()?.unwrap_or(NonZeroU32::MIN);
     let (token, card) = claims.unzip();
     let with_token = token.is_some();
-    let (resource, memory) = match mpsgate_policy::confirmed(token, &listed) {
-        Ok(Some(confirmed)) => confirmed,
-        Ok(None) => return Ok(Ok(None)),
-        Err(refusal) => return Ok(Err(refusal)),
+    let Some((resource, memory)) = mpsgate_policy::confirmed(token, &listed)? else {
+        return Ok(None);
     };
     if let Some(refusal) = wrong_uid(daemon, &resource, call.uid) {
-        return Ok(Err(refusal));
+        return Err(refusal);
     }
     if let Some(refusal) = mpsgate_policy::core_refusal(core_percentage, true) {
-        return Ok(Err(refusal));
+        return Err(refusal);
     }
     log::info!(
         container = call.key.container_id.as_str(), pod:% = pod, memory_mib = memory.0, token = with_token,
@@ -87,14 +77,14 @@ pub(crate) async fn confirm(
     );
     let (hints, placed) = hints(daemon, &chosen, card.flatten());
     let compute = u8::try_from(core_percentage).ok().filter(|share| *share > 0).map(ComputeShare);
-    Ok(Ok(Some(Confirmed {
+    Ok(Some(Confirmed {
         memory,
         cards,
         compute,
         hints,
         placed,
         handed: Handed { pod, resource, share: None },
-    })))
+    }))
 }
 
 /// What a share of a claim gives, as the ledger has it: kubelet may have taken it back since its
@@ -166,12 +156,11 @@ async fn claims(
     daemon: &Arc<Daemon>,
     token: String,
     pod: &PodContainer,
-) -> Result<Result<Claims, Refusal>, DaemonError> {
+) -> Result<Claims, Refusal> {
     let tokens = Arc::clone(&daemon.tokens);
     let bearer = Bearer { pod: pod.uid.clone(), container: pod.container.clone() };
     let work = move |_: &_| tokens.confirm(&token, &bearer);
-    let confirmed = daemon.blocking("confirm a token", work).await?;
-    Ok(confirmed.map_err(|error| refusal(&error)))
+    daemon.blocking(work).await.map_err(|error| refusal(&error))
 }
 
 /// Tends the keys for as long as the process lives, where a kubelet runs.
@@ -183,7 +172,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         }
         let (tokens, pods) = (Arc::clone(&daemon.tokens), kubelet::kubelet_pods(&daemon.paths));
         let tend = move |_: &_| tokens.tend(|| living_pods(&pods), now_ms());
-        if let Err(error) = daemon.blocking("tend the keys", tend).await? {
+        if let Err(error) = daemon.blocking(tend).await {
             let (reason, hint) = (chain(&error), error.hint());
             log::error!(reason = reason.as_str(), hint = hint.as_str(); "tokens of pods cannot be checked");
         }

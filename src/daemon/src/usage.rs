@@ -85,9 +85,9 @@ pub(crate) async fn keep(usage: Arc<Usage>) -> Result<(), DaemonError> {
     loop {
         tokio::time::sleep(WRITE).await;
         let of = Arc::clone(&usage);
-        let written = tokio::task::spawn_blocking(move || of.keep()).await.map_err(|error| {
-            DaemonError::Task { task: "write usage".to_owned(), why: error.to_string() }
-        })?;
+        let written = tokio::task::spawn_blocking(move || of.keep())
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)));
         match (&written, was_written) {
             (Err(error), true) => {
                 log::error!(directory:% = usage.directory.display(), reason:% = error; "usage not written");

@@ -12,7 +12,6 @@ use mpsgate_model::{Code, Refusal};
 use nix::unistd::{Uid, User, getgrouplist};
 use tokio::time::timeout;
 
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::line::Line;
 use crate::turns::{Turn, Turns};
@@ -80,22 +79,21 @@ pub(crate) async fn check(
     uid: u32,
     served: &Served,
     turn: Option<Turn>,
-) -> Result<Result<Option<String>, Refusal>, DaemonError> {
+) -> Result<Option<String>, Refusal> {
     let with_groups = served.group.is_some();
-    let late = || Ok(Err(format!("it has not answered within {} s", LIMIT.as_secs())));
     let found = match turn {
         Some(turn) => {
             let look = move |_: &_| {
                 let _turn = turn;
                 look(uid, with_groups)
             };
-            let asked = timeout(LIMIT, daemon.blocking("asks the user database", look));
-            let found = line.wait("the user database says who you are", asked).await;
-            found.unwrap_or_else(|_| late())?
+            let asked = timeout(LIMIT, daemon.blocking(look));
+            line.wait("the user database says who you are", asked).await.ok()
         }
-        None => late()?,
+        None => None,
     };
-    Ok(conclude(uid, found, served))
+    let late = || Err(format!("it has not answered within {} s", LIMIT.as_secs()));
+    conclude(uid, found.unwrap_or_else(late), served)
 }
 
 /// What follows from what the database says, or from why it says nothing. The name, where it has

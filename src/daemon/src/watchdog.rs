@@ -68,17 +68,13 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let mut is_urgent = false;
     loop {
         tokio::time::sleep(if is_urgent { URGENT } else { BUSY }).await;
-        is_urgent = round(&daemon, &mut memory, is_urgent).await?;
+        is_urgent = round(&daemon, &mut memory, is_urgent).await;
     }
 }
 
 /// One look at each card that is due, `at_once` after the one before; whether the next should come
 /// so.
-async fn round(
-    daemon: &Arc<Daemon>,
-    memory: &mut Memory,
-    at_once: bool,
-) -> Result<bool, DaemonError> {
+async fn round(daemon: &Arc<Daemon>, memory: &mut Memory, at_once: bool) -> bool {
     let handed_over = std::mem::take(&mut *daemon.handed_over());
     let (due, entries, changes) = {
         let node = daemon.node();
@@ -92,7 +88,7 @@ async fn round(
         let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
         // Who is told of `driver.trouble` is told enough.
         if due.is_empty() || node.driver.trouble.is_some() {
-            return Ok(false);
+            return false;
         }
         (due, node.entries(), node.changes())
     };
@@ -110,7 +106,7 @@ async fn round(
         owners.end();
         (looks, owners, entries)
     };
-    let (looks, owners, entries) = daemon.blocking("look at GPU memory", looked).await?;
+    let (looks, owners, entries) = daemon.blocking(looked).await;
     memory.owners = owners;
     let mut is_urgent = false;
     for (uuid, schedule, look) in looks {
@@ -134,7 +130,7 @@ async fn round(
             }
         }
     }
-    Ok(is_urgent)
+    is_urgent
 }
 
 /// Managed cards that are there, with their live grants.

@@ -138,14 +138,12 @@ impl Part {
         };
         let tried = tokio::time::timeout(patience, self.take_or_renew(connected.clone())).await;
         let what = format!("keep lease {}/{}", self.lease.namespace, self.lease.name);
-        match tried {
-            Err(_) => Err(Error::Late { what, seconds: patience.as_secs() }),
-            Ok(Err(source)) => Err(Error::Write { what, source: Box::new(source) }),
-            Ok(Ok(holder)) => {
-                self.client = Some(connected);
-                Ok(holder)
-            }
-        }
+        let Ok(answer) = tried else {
+            return Err(Error::Late { what, seconds: patience.as_secs() });
+        };
+        let holder = answer.map_err(|source| Error::Write { what, source: Box::new(source) })?;
+        self.client = Some(connected);
+        Ok(holder)
     }
 
     async fn take_or_renew(&mut self, client: Client) -> Result<Option<String>, kube::Error> {

@@ -171,17 +171,24 @@ impl Limits {
     }
 }
 
-/// A limit that the API server should not have let through.
+/// Limits that the API server should not have let through.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("limit {resource}: {text:?} cannot be counted")]
-pub struct LimitError {
-    /// The resource.
-    pub resource: String,
-    /// Its value, as written.
-    pub text: String,
-    /// Why.
-    #[source]
-    pub source: QuantityError,
+#[non_exhaustive]
+pub enum LimitError {
+    /// They are no JSON of quantities.
+    #[error("they are no list of quantities")]
+    List,
+    /// One is no count.
+    #[error("limit {resource}: {text:?} cannot be counted")]
+    Count {
+        /// The resource.
+        resource: String,
+        /// Its value, as written.
+        text: String,
+        /// Why.
+        #[source]
+        source: QuantityError,
+    },
 }
 
 impl Pod {
@@ -307,11 +314,12 @@ fn lifecycle(
 /// What the JSON of a container's `resources.limits` gives, and the percent of a card's compute.
 ///
 /// # Errors
-/// Where it is no JSON of quantities; and, of one that is, the limit that cannot be read.
-pub fn parse_limits(json: &str) -> Result<Result<(Limits, u64), LimitError>, serde_json::Error> {
-    let resources = Resources { limits: serde_json::from_str(json)? };
+/// Where it is no JSON of quantities, else the limit that cannot be read.
+pub fn parse_limits(json: &str) -> Result<(Limits, u64), LimitError> {
+    let limits = serde_json::from_str(json).map_err(|_| LimitError::List)?;
+    let resources = Resources { limits };
     let core = core_percent(&resources);
-    Ok(limits(resources).and_then(|limits| Ok((limits, core?))))
+    Ok((self::limits(resources)?, core?))
 }
 
 fn limits(resources: Resources) -> Result<Limits, LimitError> {
@@ -341,7 +349,11 @@ fn count(resource: &str, quantity: &Quantity) -> Result<u64, LimitError> {
         Quantity::Text(text) => text.clone(),
         Quantity::Number(number) => number.to_string(),
     };
-    parse_count(&text).map_err(|source| LimitError { resource: resource.to_owned(), text, source })
+    parse_count(&text).map_err(|source| LimitError::Count {
+        resource: resource.to_owned(),
+        text,
+        source,
+    })
 }
 
 #[cfg(test)]

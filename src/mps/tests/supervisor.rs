@@ -47,10 +47,10 @@ struct Serving {
 }
 
 impl Serving {
-    fn end(&mut self) -> Option<thread::Result<Result<(), HoldError>>> {
+    fn end(&mut self) -> Option<Result<(), HoldError>> {
         let serving = self.serving.take()?;
         let _ = pthread_kill(self.thread, Signal::SIGTERM);
-        Some(serving.join())
+        serving.join().ok()
     }
 }
 
@@ -161,7 +161,7 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let second = second.unwrap();
     assert_ne!(first, second);
 
-    serving.end().unwrap().unwrap().unwrap();
+    serving.end().unwrap().unwrap();
     assert!(!Path::new(&format!("/proc/{second}")).exists());
     wait_for("the gate is told to end", || !Path::new(&format!("/proc/{gate}")).exists());
     assert!(matches!(ask(dir, &Request::Check), Err(HoldError::Away { .. })));

@@ -42,13 +42,12 @@ pub(crate) fn main() -> i32 {
         Ok(_) => decide(&bytes, &mut report),
         Err(error) => Err(unreadable(&error.to_string()).into()),
     };
-    let written = decided.map(|changed| {
-        std::io::stdout().write_all(changed.as_deref().unwrap_or(&bytes)).map_err(|e| e.to_string())
-    });
-    match written {
-        Ok(Ok(())) => 0,
-        // Podman has gone: nobody is left to be told.
-        Ok(Err(_)) => 1,
+    match decided {
+        Ok(changed) => {
+            let written = std::io::stdout().write_all(changed.as_deref().unwrap_or(&bytes));
+            // Podman has gone: nobody is left to be told.
+            i32::from(written.is_err())
+        }
         Err(refused) => {
             veto::say_to_parent(&report.told(&refused));
             1

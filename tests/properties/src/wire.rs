@@ -1,8 +1,8 @@
 //! Messages of the daemon's socket.
 
 use mpsgate_api::{
-    Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible, decode_length, encode,
-    parse_envelope,
+    Envelope, FrameError, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible,
+    decode_length, encode, parse_envelope,
 };
 use mpsgate_host::fd_store;
 use mpsgate_model::{Refusal, printable};
@@ -19,11 +19,11 @@ pub(crate) fn message(data: &[u8]) {
         assert!((1..=MAX_FRAME).contains(&length));
     }
     match parse_envelope(data) {
-        Ok(Ok(envelope)) => {
+        Ok(envelope) => {
             assert!(compatible(envelope.version));
             same_again::<Envelope>(&envelope);
         }
-        Ok(Err(version)) => assert!(version.abs_diff(VERSION) > 1),
+        Err(FrameError::Version(version)) => assert!(version.abs_diff(VERSION) > 1),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     if let Ok(reply) = serde_json::from_slice::<Reply>(data) {

@@ -238,7 +238,7 @@ fn the_daemon_understands_every_call_of_each_release() {
         let mut words = Vec::new();
         for name in ["reserve.json", "activate.json", "release.json", "calls.jsonl"] {
             for line in fs::read_to_string(folder.join(name)).unwrap().lines() {
-                let envelope: Envelope = parse_envelope(line.as_bytes()).unwrap().unwrap();
+                let envelope: Envelope = parse_envelope(line.as_bytes()).unwrap();
                 says_the_same(line.as_bytes(), &envelope);
                 words.push(word(&envelope.call));
             }
@@ -316,7 +316,7 @@ fn what_a_reservation_of_each_release_gives_is_understood() {
         assert_eq!(grant.memory, Mib(7168));
     });
     each("reserve.json", |data| {
-        let envelope = parse_envelope(data).unwrap().unwrap();
+        let envelope = parse_envelope(data).unwrap();
         let Call::Reserve(reserve) = envelope.call else { panic!("{envelope:?}") };
         assert_eq!(reserve.request.memory, Some(Mib(7168)));
     });

@@ -182,9 +182,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let users = dir.path().join("home");
         std::fs::create_dir(&users).unwrap();
-        let check = |kind, line: &str| -> Result<Result<(), String>, String> {
-            let engine = engines(kind, &[line])?.remove(0);
-            Ok(check_named(&engine, Path::new("/")).map_err(|error| error.to_string()))
+        let check = |found: &[Running]| {
+            check_named(&found[0], Path::new("/")).map_err(|error| error.to_string())
         };
         let file = users.join("x.conf");
         let (file, users) = (file.display(), users.display());
@@ -195,11 +194,12 @@ mod tests {
             (Kind::Crio, format!("crio -c {file}")),
         ];
         for (kind, line) in &lines {
-            assert_eq!(need!(check(*kind, line)), Ok(()), "{line}");
+            let found = need!(engines(*kind, &[line.as_str()]));
+            assert_eq!(check(&found), Ok(()), "{line}");
         }
         std::os::unix::fs::chown(users.to_string(), Some(1000), None).unwrap();
         for (kind, line) in &lines {
-            let said = need!(check(*kind, line)).unwrap_err();
+            let said = check(&need!(engines(*kind, &[line.as_str()]))).unwrap_err();
             let begins = format!(
                 "{} (pid 1000) reads what another user than root can change",
                 kind.program()
@@ -207,7 +207,7 @@ mod tests {
             assert!(said.starts_with(&begins), "{line}: {said}");
         }
         for line in ["containerd", "containerd -c config.toml"] {
-            let said = need!(check(Kind::Containerd, line));
+            let said = check(&need!(engines(Kind::Containerd, &[line])));
             assert_eq!(said.is_ok(), line == "containerd", "{said:?}");
         }
     }

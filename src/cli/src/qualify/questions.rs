@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -280,8 +281,8 @@ impl<'a> Asker<'a> {
         let mut client = self.client(GRANTED, &[], deadline)?;
         let got = fill(&mut client, &["attach", "context", "fill"])?;
         Ok(match got {
-            Ok(mib) => Seen::memory(mib, "as its container's grant has it"),
-            Err(why) => Seen::new(Verdict::No, why),
+            Got::Mib(mib) => Seen::memory(mib, "as its container's grant has it"),
+            Got::No(why) => Seen::new(Verdict::No, why),
         })
     }
 
@@ -307,8 +308,8 @@ impl<'a> Asker<'a> {
         ] {
             let mut client = self.client(GRANTED, by, deadline)?;
             let got = fill(&mut client, &["attach", "context", "fill"])?;
-            worst = worst.max(*got.as_ref().unwrap_or(&0));
-            evidence.push(format!("{name}: {}", mib_or_why(got)));
+            worst = worst.max(got.mib());
+            evidence.push(format!("{name}: {got}"));
         }
         drop(neighbour);
         // It attaches first, then a larger neighbour does, and only then it makes its contexts.
@@ -317,16 +318,15 @@ impl<'a> Asker<'a> {
         let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
         context(&mut neighbour)?;
         let got = match first.error {
-            Some(why) => Err(why),
+            Some(why) => Got::No(why),
             None => fill(&mut client, &["context", "fill"])?,
         };
-        worst = worst.max(*got.as_ref().unwrap_or(&0));
-        let has_context = got.is_ok();
-        evidence.push(format!("attached before a larger one: {}", mib_or_why(got)));
-        if has_context {
+        worst = worst.max(got.mib());
+        evidence.push(format!("attached before a larger one: {got}"));
+        if matches!(got, Got::Mib(_)) {
             let got = fill(&mut client, &["second", "fill"])?;
-            worst = worst.max(*got.as_ref().unwrap_or(&0));
-            evidence.push(format!("with a second context: {}", mib_or_why(got)));
+            worst = worst.max(got.mib());
+            evidence.push(format!("with a second context: {got}"));
         }
         let evidence = evidence.join("; ");
         Ok(match worst {
@@ -413,8 +413,7 @@ impl<'a> Asker<'a> {
         let (first, second) = (fill(&mut own, &["fill"])?, fill(&mut other, &["fill"])?);
         let held = [(&first, GRANTED), (&second, NEIGHBOURS)]
             .iter()
-            .all(|(got, granted)| got.as_ref().is_ok_and(|mib| *mib > 0 && mib <= granted));
-        let (first, second) = (mib_or_why(first), mib_or_why(second));
+            .all(|(got, granted)| (1..=*granted).contains(&got.mib()));
         let verdict = if held { Verdict::Yes } else { Verdict::No };
         let seen = format!("{GRANTED} MiB: {first}; uid {OTHER_UID}, {NEIGHBOURS} MiB: {second}");
         Ok(Seen::new(verdict, seen))
@@ -460,8 +459,8 @@ impl<'a> Asker<'a> {
         }
         let second = beside.beside_mib;
         let first = match fill(&mut client, &["fill"])? {
-            Ok(mib) => mib,
-            Err(why) => return Ok(Seen::unanswered(format!("the first one failed: {why}"))),
+            Got::Mib(mib) => mib,
+            Got::No(why) => return Ok(Seen::unanswered(format!("the first one failed: {why}"))),
         };
         let seen = format!("{granted} MiB: one client got {first}, another beside it {second}");
         Ok(match first + second {
@@ -646,25 +645,41 @@ fn context(client: &mut Client<'_>) -> Result<(Step, Attached), Silent> {
     Ok((step, attached))
 }
 
-/// What it has after these steps, or what CUDA said no with.
-fn fill(client: &mut Client<'_>, steps: &[&str]) -> Result<Result<u64, String>, Silent> {
+/// What a client has after some steps, or what CUDA said no with.
+enum Got {
+    Mib(u64),
+    No(String),
+}
+
+impl Got {
+    fn mib(&self) -> u64 {
+        if let Self::Mib(mib) = self { *mib } else { 0 }
+    }
+}
+
+impl fmt::Display for Got {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mib(mib) => write!(f, "{mib} MiB"),
+            Self::No(why) => f.write_str(why),
+        }
+    }
+}
+
+fn fill(client: &mut Client<'_>, steps: &[&str]) -> Result<Got, Silent> {
     let mut got = 0;
     for step in steps {
         let step = client.step(step)?;
         if let Some(why) = step.error {
-            return Ok(Err(why));
+            return Ok(Got::No(why));
         }
         got = step.allocated_mib;
     }
-    Ok(Ok(got))
+    Ok(Got::Mib(got))
 }
 
 fn said(step: &Step) -> String {
     step.error.clone().unwrap_or_default()
-}
-
-fn mib_or_why(got: Result<u64, String>) -> String {
-    got.map_or_else(|why| why, |mib| format!("{mib} MiB"))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Daemon {
             let mut content = vec![0; decode_length(prefix).unwrap()];
             stream.read_exact(&mut content).unwrap();
             stream.write_all(&bytes).unwrap();
-            parse_envelope(&content).unwrap().unwrap().call
+            parse_envelope(&content).unwrap().call
         };
         let thread = std::thread::spawn(move || answers.into_iter().map(answer).collect());
         Self { _dir: dir, socket, thread }

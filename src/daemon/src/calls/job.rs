@@ -27,49 +27,42 @@ use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::slurm::job::{self, Job};
 use crate::slurm::kept::Said;
-use crate::{DaemonError, jobs, process};
+use crate::{jobs, process};
 
 /// The grant of the caller's job. The first of its tasks brings it about.
-pub(super) async fn job(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    caller: Caller,
-) -> Result<Answer, DaemonError> {
-    let process = match asker::of(&caller) {
-        Ok(process) => process,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let Some(uid) = process::uid(process.pid) else { return Ok(Err(asker::gone())) };
+pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -> Answer {
+    let process = asker::of(&caller)?;
+    let uid = process::uid(process.pid).ok_or_else(asker::gone)?;
     let cgroups = daemon.paths.cgroups.clone();
     let find = move |_: &_| job::of(&cgroups, process.pid);
-    let Some(job) = daemon.blocking("looks for a job", find).await? else {
-        return Ok(Err(Refusal::new(
+    let Some(job) = daemon.blocking(find).await else {
+        return Err(Refusal::new(
             Code::Unconfirmed,
             "the process that asks is in no cgroup of a Slurm job's devices",
             "slurm.conf: ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup; cgroup.conf: \
              ConstrainDevices=yes (docs/slurm.md)",
-        )));
+        ));
     };
     // The caller may have gone while its pid was looked at, and somebody else have it.
     if !asker::waits(line, &caller, process) {
-        return Ok(Err(asker::gone()));
+        return Err(asker::gone());
     }
     if let Some(reply) = granted(daemon, &job) {
-        return Ok(Ok(reply));
+        return Ok(reply);
     }
     let lock = daemon.slurm.jobs.of(&job);
     let mut answer = line.wait("another task of the job is being answered", lock.lock()).await;
     if let Some(reply) = granted(daemon, &job) {
-        return Ok(Ok(reply));
+        return Ok(reply);
     }
     // It may have ended in the queue: what is said of it then is no answer for the others.
     if !asker::waits(line, &caller, process) {
-        return Ok(Err(asker::gone()));
+        return Err(asker::gone());
     }
     let said = if let Some(said) = answer.now().cloned() {
         said
     } else {
-        let said = asked(daemon, line, &job, uid).await?;
+        let said = asked(daemon, line, &job, uid).await;
         if let Said::Refused(refusal) = &said {
             refused(daemon, &job::name(job.id), None, refusal);
         }
@@ -78,13 +71,10 @@ pub(super) async fn job(
     };
     let request = match said {
         Said::Given(request) => request,
-        Said::Nothing => return Ok(Ok(nothing())),
-        Said::Refused(refusal) => return Ok(Err(refusal)),
+        Said::Nothing => return Ok(nothing()),
+        Said::Refused(refusal) => return Err(refusal),
     };
-    let key = match name(job.id) {
-        Ok(key) => key,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let key = name(job.id)?;
     let wanted = Reserve {
         key: key.clone(),
         request,
@@ -94,24 +84,21 @@ pub(super) async fn job(
         for_parent: false,
         user: None,
     };
-    let reserved = match reserve(daemon, line, &caller, &wanted).await? {
-        Ok(reply) => reply,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let reserved = reserve(daemon, line, &caller, &wanted).await?;
     let Some(init) = job::oldest(&job.cgroup) else {
         give_up(daemon, &key);
-        return Ok(Err(asker::gone()));
+        return Err(asker::gone());
     };
     let call = Activate { key: key.clone(), pid: init.pid, cgroup: Some(job.cgroup), grant: None };
     // Whom a descriptor of the user's refers to does not matter: the job's cgroup does.
     let active = activate(daemon, line, Caller { fd: None, ..caller }, &call).await;
-    Ok(match active {
+    match active {
         Ok(_) => Ok(reserved),
         Err(refusal) => {
             give_up(daemon, &key);
             Err(refusal)
         }
-    })
+    }
 }
 
 /// To a task of a job to which Slurm has given none of our memory.
@@ -148,33 +135,28 @@ fn name(job: u32) -> Result<GrantKey, Refusal> {
 }
 
 /// What Slurm has given the job of a user.
-async fn asked(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    job: &Job,
-    uid: u32,
-) -> Result<Said, DaemonError> {
+async fn asked(daemon: &Arc<Daemon>, line: &mut Line, job: &Job, uid: u32) -> Said {
     if daemon.is_starting() {
         line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
     }
     let known = match line.wait("slurmd tells what this node has", daemon.slurm.known()).await {
         Ok(known) => known,
-        Err(refusal) => return Ok(Said::Refused(refusal)),
+        Err(refusal) => return Said::Refused(refusal),
     };
     let waits = "other questions to Slurm's controller are answered first";
     let turn = line.wait(waits, daemon.slurm.turns.next(uid)).await;
     let doing = format!("Slurm's controller tells what job {} was given", job.id);
-    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id, turn)).await? {
+    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id, turn)).await {
         Ok(Some(given)) => given,
-        Ok(None) => return Ok(Said::Nothing),
-        Err(refusal) => return Ok(Said::Refused(refusal)),
+        Ok(None) => return Said::Nothing,
+        Err(refusal) => return Said::Refused(refusal),
     };
     let memory_of = |minor| card_of(daemon, minor).map(|(_, memory)| memory);
     let shard = Mib(daemon.settings.now().slurm.shard_mib);
-    Ok(match policy::ask(&given, &known.devices, memory_of, shard) {
+    match policy::ask(&given, &known.devices, memory_of, shard) {
         Ok(asked) => Said::Given(request(daemon, asked)),
         Err(refusal) => Said::Refused(refusal),
-    })
+    }
 }
 
 /// A managed card and what of it may be granted.
@@ -198,11 +180,7 @@ fn request(daemon: &Daemon, asked: Asked) -> Request {
 
 /// Ends what is left of a job when Slurm thinks that it has ended (Epilog): its user can hide a
 /// process from Slurm in a cgroup below the task's.
-pub(super) async fn end(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    job: u32,
-) -> Result<Answer, DaemonError> {
+pub(super) async fn end(daemon: &Arc<Daemon>, line: &mut Line, job: u32) -> Answer {
     let entry = {
         let node = daemon.node();
         let name = job::name(job);
@@ -212,17 +190,17 @@ pub(super) async fn end(
         });
         found.map(|entry| (entry.clone(), Meant::of(&entry.grant, node.nested(entry))))
     };
-    let Some((entry, meant)) = entry else { return Ok(Ok(nothing())) };
+    let Some((entry, meant)) = entry else { return Ok(nothing()) };
     let key = entry.grant.key.clone();
     if let State::Active { init, cgroup: Some(cgroup) } = entry.state {
         let work = move |_: &_| kill::kill(&cgroup, &init, &meant);
-        let killed = daemon.blocking("ends what is left of a job", work);
-        if let Err(error) = line.wait("what is left of the job is ended", killed).await? {
-            return Ok(Err(Refusal::new(
+        let killed = daemon.blocking(work);
+        if let Err(error) = line.wait("what is left of the job is ended", killed).await {
+            return Err(Refusal::new(
                 Code::Ledger,
                 format!("what is left of job {job} lives: {error}"),
                 "mpsgate status; its memory is free when its last process has ended",
-            )));
+            ));
         }
     }
     daemon.change(|node, effects| {
@@ -231,5 +209,5 @@ pub(super) async fn end(
             node.release(&key, "job ended", effects);
         }
     });
-    Ok(Ok(Reply::Done { text: format!("{} released", entry.grant.memory) }))
+    Ok(Reply::Done { text: format!("{} released", entry.grant.memory) })
 }

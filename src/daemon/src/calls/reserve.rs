@@ -18,7 +18,7 @@ use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::orders::Order;
-use crate::{DaemonError, cdi, ends, process, tokens};
+use crate::{cdi, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and a process for
@@ -109,24 +109,24 @@ pub(super) async fn reserve(
     line: &mut Line,
     caller: &Caller,
     call: &Reserve,
-) -> Result<Answer, DaemonError> {
+) -> Answer {
     let pid = if call.for_parent { caller.pid.and_then(process::parent) } else { caller.pid };
     let holder = pid.and_then(process::identify).filter(|_| line.is_open());
     let Some(holder) = holder else {
-        return Ok(Err(Refusal::new(
+        return Err(Refusal::new(
             Code::Unconfirmed,
             "mpsgated cannot see the process that asks: it is in another pid namespace, or has ended",
             "let the container engine and mpsgated run in the host's pid namespace",
-        )));
+        ));
     };
-    let answer = match tokens::confirm(daemon, call).await? {
+    let answer = match tokens::confirm(daemon, call).await {
         Ok(confirmed) => grant(daemon, line, call, holder, confirmed.as_ref()).await,
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = &answer {
         refused(daemon, &call.name(), call.pod.as_ref(), refusal);
     }
-    Ok(answer)
+    answer
 }
 
 /// Takes the memory, after what has to be waited for.

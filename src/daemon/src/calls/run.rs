@@ -14,31 +14,28 @@ use super::reserve::{give_up, reserve};
 use super::{Answer, refused};
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
-use crate::{DaemonError, owner, process, runs};
+use crate::{owner, process, runs};
 
 pub(super) async fn run(
     daemon: &Arc<Daemon>,
     line: &mut Line,
     caller: Caller,
     call: &Run,
-) -> Result<Answer, DaemonError> {
-    let bytes = mpsgate_host::random::bytes()
-        .map_err(|source| DaemonError::System { action: "have random bytes", source })?;
+) -> Answer {
     if caller.user.is_some_and(|user| user != call.uid) {
-        return Ok(Err(Refusal::new(
+        return Err(Refusal::new(
             Code::Unconfirmed,
             "a user asks for another user's process",
             "run it as that user, or as root with --user",
-        )));
+        ));
     }
-    if let Err(refusal) = is_right(&call.request).and_then(|()| may_be_called(&call.name)) {
-        return Ok(Err(refusal));
-    }
+    is_right(&call.request)?;
+    may_be_called(&call.name)?;
     let user = caller.user.map(|uid| user_shown(uid, caller.name.as_deref()));
     let key = GrantKey {
         runtime_root: GrantKey::run_of(caller.user),
         container_id: call.name.clone(),
-        instance: Instance::from_bytes(bytes),
+        instance: instance()?,
     };
     let wanted = Reserve {
         key: key.clone(),
@@ -49,16 +46,13 @@ pub(super) async fn run(
         for_parent: false,
         user,
     };
-    let reserved = match reserve(daemon, line, &caller, &wanted).await? {
-        Ok(reply) => reply,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let Reply::Reserved { grant, .. } = &reserved else { return Ok(Ok(reserved)) };
+    let reserved = reserve(daemon, line, &caller, &wanted).await?;
+    let Reply::Reserved { grant, .. } = &reserved else { return Ok(reserved) };
     // A process gets one grant, however often it asks at once: in its turn it is seen in the cgroup
     // of its first.
     let doing = "another process gets a cgroup of its own";
     let _turn = line.wait(doing, daemon.confining.lock()).await;
-    let active = match confine(daemon, line, &caller, grant).await? {
+    let active = match confine(daemon, line, &caller, grant).await {
         Ok(activate) => {
             let active = self::activate(daemon, line, caller, &activate).await;
             if active.is_err() {
@@ -71,12 +65,19 @@ pub(super) async fn run(
             Err(refusal)
         }
     };
-    Ok(match active {
+    match active {
         Ok(_) => Ok(reserved),
         Err(refusal) => {
             give_up(daemon, &key);
             Err(refusal)
         }
+    }
+}
+
+fn instance() -> Result<Instance, Refusal> {
+    mpsgate_host::random::bytes().map(Instance::from_bytes).map_err(|error| {
+        let why = format!("the kernel gives no random bytes: {error}");
+        Refusal::new(Code::Unconfirmed, why, "run it again when the node has booted")
     })
 }
 
@@ -114,36 +115,29 @@ async fn confine(
     line: &mut Line,
     caller: &Caller,
     grant: &Grant,
-) -> Result<Result<Activate, Refusal>, DaemonError> {
-    let process = match asker::of(caller) {
-        Ok(process) => process,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+) -> Result<Activate, Refusal> {
+    let process = asker::of(caller)?;
     let entries = daemon.node().entries();
     let owner = move |_: &_| owner::of(process.pid, &entries).map(|entry| entry.grant.name());
-    if let Some(other) = daemon.blocking("finds whose a process is", owner).await? {
-        return Ok(Err(Refusal::new(
+    if let Some(other) = daemon.blocking(owner).await {
+        return Err(Refusal::new(
             Code::Cgroup,
             format!("the process that asks is one of {other}, which has a grant"),
             "ask for all of it at once, or from a process beside it",
-        )));
+        ));
     }
     crash_point!("daemon.run.reserved");
     let (cgroups, wanted) = (daemon.paths.cgroups.clone(), grant.clone());
-    let made =
-        daemon.blocking("makes a cgroup", move |_| runs::confine(&cgroups, &wanted, process));
-    let cgroup = match line.wait("the process gets a cgroup of its own", made).await? {
-        Ok(cgroup) => cgroup,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let made = daemon.blocking(move |_| runs::confine(&cgroups, &wanted, process));
+    let cgroup = line.wait("the process gets a cgroup of its own", made).await?;
     crash_point!("daemon.run.confined");
     // Its pid was its own until now, and so the one that was moved.
     if !asker::waits(line, caller, process) {
         runs::remove(&cgroup);
-        return Ok(Err(asker::gone()));
+        return Err(asker::gone());
     }
     let key = grant.key.clone();
-    Ok(Ok(Activate { key, pid: process.pid, cgroup: Some(cgroup), grant: None }))
+    Ok(Activate { key, pid: process.pid, cgroup: Some(cgroup), grant: None })
 }
 
 /// The caller is in its cgroup until it ends.

@@ -9,7 +9,6 @@ use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 
 use super::CardTask;
-use crate::DaemonError;
 use crate::hardware::control::mps_trouble;
 use crate::orders::{Clients, Doomed};
 
@@ -21,7 +20,7 @@ impl CardTask {
         doomed: Doomed,
         deadline: Instant,
         reply: oneshot::Sender<Result<Vec<i32>, Trouble>>,
-    ) -> Result<(), DaemonError> {
+    ) {
         let asked = Arc::clone(mps);
         let work = move |_: &_| {
             let processes = doomed.processes().map_err(|error| {
@@ -30,20 +29,18 @@ impl CardTask {
             let is_doomed = |pid: i32| u32::try_from(pid).is_ok_and(|pid| processes.contains(&pid));
             asked.terminate_clients(is_doomed, deadline).map_err(|error| mps_trouble(&error))
         };
-        let result = self.daemon.blocking("terminate clients", work).await?;
+        let result = self.daemon.blocking(work).await;
         // Who asked may have given up.
         let _ = reply.send(result);
-        Ok(())
     }
 
     pub(super) async fn clients(
         &self,
         mps: &Arc<MpsInstance>,
         reply: oneshot::Sender<Result<Clients, Trouble>>,
-    ) -> Result<(), DaemonError> {
+    ) {
         let asked = Arc::clone(mps);
         let work = move |_: &_| asked.clients().map_err(|error| mps_trouble(&error));
-        let _ = reply.send(self.daemon.blocking("list clients", work).await?);
-        Ok(())
+        let _ = reply.send(self.daemon.blocking(work).await);
     }
 }

@@ -13,7 +13,7 @@ use mpsgate_mps::protocol::{Event, ServerStatus};
 
 use super::CardTask;
 use crate::owner::Culprit;
-use crate::{DaemonError, process};
+use crate::process;
 
 impl CardTask {
     /// Takes what the log hints at since the last look. Whether the control daemon is to be asked
@@ -41,9 +41,9 @@ impl CardTask {
     /// Names the process that its server's log accuses of a fatal fault, where the control daemon
     /// says that there is one, and that this is a client of its server. It stays what a line says:
     /// nobody is blamed for it.
-    pub(super) async fn name_fault(&mut self, mps: &Arc<MpsInstance>) -> Result<(), DaemonError> {
+    pub(super) async fn name_fault(&mut self, mps: &Arc<MpsInstance>) {
         let Some(client) = self.watch.accused.take().and_then(|pid| u32::try_from(pid).ok()) else {
-            return Ok(());
+            return;
         };
         let entries = self.entries_of_card();
         let asked = Arc::clone(mps);
@@ -55,7 +55,7 @@ impl CardTask {
             faulted.is_some().then_some(())?;
             Culprit::find(process::identify(client)?, &entries).filter(|c| c.entry.is_some())
         };
-        let named = self.daemon.blocking("find out whose a process is", find).await?;
+        let named = self.daemon.blocking(find).await;
         match named.as_ref().map(Culprit::label) {
             Some(label) => {
                 log::warn!(uuid = self.uuid.as_str(), reason = label.as_str(); "fatal GPU error, and its log names a client");
@@ -66,7 +66,6 @@ impl CardTask {
                 log::info!(uuid = self.uuid.as_str(), pid = client; "the MPS log blames a process, and its control daemon does not bear it out");
             }
         }
-        Ok(())
     }
 
     /// The grants on this card.

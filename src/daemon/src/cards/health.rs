@@ -11,7 +11,6 @@ use mpsgate_policy::Disturbance;
 
 use super::CardTask;
 use super::wedge::wedge_trouble;
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Ready;
 use crate::hardware::control::{View, view};
@@ -20,25 +19,19 @@ use crate::hardware::control::{View, view};
 pub(super) const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
 
 impl CardTask {
-    pub(super) async fn refresh(&self, mps: &Arc<MpsInstance>) -> Result<(), DaemonError> {
+    pub(super) async fn refresh(&self, mps: &Arc<MpsInstance>) {
         let asked = Arc::clone(mps);
-        let view = self.daemon.blocking("look at a control daemon", move |_| view(&asked)).await?;
+        let view = self.daemon.blocking(move |_| view(&asked)).await;
         self.set_view(view);
-        Ok(())
     }
 
     /// After a command that failed. One that was not answered is not followed by another: why is
     /// for the next look.
-    pub(super) async fn refresh_after(
-        &self,
-        mps: &Arc<MpsInstance>,
-        error: &MpsError,
-    ) -> Result<(), DaemonError> {
+    pub(super) async fn refresh_after(&self, mps: &Arc<MpsInstance>, error: &MpsError) {
         if matches!(error, MpsError::Wedged { .. }) {
-            self.set_view(View::wedged());
-            return Ok(());
+            return self.set_view(View::wedged());
         }
-        self.refresh(mps).await
+        self.refresh(mps).await;
     }
 
     pub(super) fn set_ready(&self, ready: &Ready, cap: Mib) {

@@ -18,78 +18,65 @@ use super::health::{EXCLUSIVE, drop_and_tell, log_health};
 use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
 use crate::orders::HandedOver;
-use crate::{DaemonError, owner, process};
+use crate::{owner, process};
 
 /// Clients that wait for the watchdog's next look: more than come to all doors in a minute.
 const MOST_CLIENTS: usize = 16_384;
 
 impl CardTask {
-    pub(super) async fn server(
-        &mut self,
-        ready: &Ready,
-        uid: u32,
-    ) -> Result<Result<(), Refusal>, DaemonError> {
+    pub(super) async fn server(&mut self, ready: &Ready, uid: u32) -> Result<(), Refusal> {
         {
             let mut node = self.daemon.node();
-            let Some(card) = node.card_mut(&self.uuid) else { return Ok(Ok(())) };
+            let Some(card) = node.card_mut(&self.uuid) else { return Ok(()) };
             if card.has_server_for(uid) {
-                return Ok(Ok(()));
+                return Ok(());
             }
             // Until the new one takes clients no other order may count on it.
             card.server_uid = None;
         }
         // The server takes the default that it finds when it starts.
-        if let Err(refusal) = self.cap(&ready.mps).await? {
-            return Ok(Err(refusal));
-        }
+        self.cap(&ready.mps).await?;
         // An idle one of another uid makes room: nobody loses anything by its end.
         self.watch.servers.forget();
         let asked = Arc::clone(&ready.mps);
         let limit = Duration::from_secs(self.daemon.settings.now().mps.start_timeout_s.into());
-        let started = self
-            .daemon
-            .blocking("start a server", move |_| ensure_server(&asked, uid, limit))
-            .await?;
-        let result = match started {
-            Ok(()) => Ok(()),
+        let started = self.daemon.blocking(move |_| ensure_server(&asked, uid, limit)).await;
+        match started {
+            Ok(()) => {}
             Err(MpsError::ServerDied { .. }) if ready.simulated => {
                 log::info!(uuid = self.uuid.as_str(); "no MPS server: the card is simulated");
                 if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
                     card.serverless = true;
                 }
-                Ok(())
             }
             Err(error) => {
                 let Trouble { why, hint } = mps_trouble(&error);
                 log::error!(uuid = self.uuid.as_str(), uid, reason = why.as_str(); "server not ready");
-                self.refresh_after(&ready.mps, &error).await?;
-                return Ok(Err(Refusal::new(Code::MpsServer, why, hint)));
+                self.refresh_after(&ready.mps, &error).await;
+                return Err(Refusal::new(Code::MpsServer, why, hint));
             }
-        };
-        self.refresh(&ready.mps).await?;
+        }
+        self.refresh(&ready.mps).await;
         // Known from its first moment: it may crash before the next look.
         self.evaluate_servers().await;
-        Ok(result)
+        Ok(())
     }
 
     /// Brings the default limit, which the next server takes, in line with the card's grants.
-    pub(super) async fn cap(
-        &mut self,
-        mps: &Arc<MpsInstance>,
-    ) -> Result<Result<(), Refusal>, DaemonError> {
+    pub(super) async fn cap(&mut self, mps: &Arc<MpsInstance>) -> Result<(), Refusal> {
         let default = {
             let node = self.daemon.node();
             let default = node.default_limit(&self.uuid);
             if node.card(&self.uuid).is_none_or(|card| card.cap == default) {
-                return Ok(Ok(()));
+                return Ok(());
             }
             default
         };
         let asked = Arc::clone(mps);
         let work = move |_: &Hardware| limit_default(&asked, default);
-        if let Err(error) = self.daemon.blocking("set a limit", work).await? {
-            let Trouble { why, hint } = self.limit_not_set(mps, default, &error).await?;
-            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+        if let Err(error) = self.daemon.blocking(work).await {
+            let Trouble { why, hint } = self.limit_not_set(mps, default, &error).await;
+            return Err(Refusal::new(Code::GpuUnhealthy, why, hint));
         }
         log::debug!(uuid = self.uuid.as_str(), limit_mib = default.0; "limit set");
         if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
@@ -98,7 +85,7 @@ impl CardTask {
                 mps.default_limit_mib = Some(default.0);
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Prepares the server for the next client of this container: from the answer on its limit is
@@ -108,38 +95,34 @@ impl CardTask {
         ready: &Ready,
         instance: &Instance,
         client: Option<ProcessId>,
-    ) -> Result<Prepared, DaemonError> {
+    ) -> Prepared {
         let (limit, uid) = match self.at_door(instance) {
             // The end of a grant is told to the gate, too.
-            AtDoor::NoGrant | AtDoor::Unseen => return Ok(Prepared::Later),
-            AtDoor::Full => return Ok(Prepared::Full),
+            AtDoor::NoGrant | AtDoor::Unseen => return Prepared::Later,
+            AtDoor::Full => return Prepared::Full,
             AtDoor::Open { limit, uid } => (limit, uid),
         };
-        if self.server(ready, uid).await?.is_err() || !self.has_limit(ready, limit).await? {
-            return Ok(Prepared::Later);
+        if self.server(ready, uid).await.is_err() || !self.has_limit(ready, limit).await {
+            return Prepared::Later;
         }
         if let Some(client) = client
-            && !self.note_client(instance, client).await?
+            && !self.note_client(instance, client).await
         {
-            return Ok(Prepared::Later);
+            return Prepared::Later;
         }
         self.note_hand_over(instance);
-        Ok(Prepared::Ready)
+        Prepared::Ready
     }
 
     /// For the watchdog: it may have ended before the next look. The gate names it, and the kernel
     /// says whose it is. Whether that could be read.
-    async fn note_client(
-        &self,
-        instance: &Instance,
-        client: ProcessId,
-    ) -> Result<bool, DaemonError> {
+    async fn note_client(&self, instance: &Instance, client: ProcessId) -> bool {
         /// How often in a row none could be read, on all cards: what is short for one, such as
         /// descriptors, is short for all. Each that waits is asked for ten times a second.
         static UNREAD: AtomicU64 = AtomicU64::new(0);
         let entries = self.daemon.node().entries();
         let find = move |_: &Hardware| owner::find(client, &entries).map(|found| found.cloned());
-        let found = match self.daemon.blocking("find out whose a client is", find).await? {
+        let found = match self.daemon.blocking(find).await {
             Ok(found) => {
                 UNREAD.store(0, Ordering::Relaxed);
                 found
@@ -153,7 +136,7 @@ impl CardTask {
                         "client waits: it cannot be read"
                     );
                 }
-                return Ok(false);
+                return false;
             }
         };
         let grant = found.map(|entry| entry.grant.key).filter(|key| key.instance == *instance);
@@ -162,7 +145,7 @@ impl CardTask {
         if let Some(grant) = grant.filter(|_| handed_over.len() < MOST_CLIENTS) {
             handed_over.push(HandedOver { card: self.uuid.clone(), client, grant });
         }
-        Ok(true)
+        true
     }
 
     /// What is left for the next client at this container's door.
@@ -183,28 +166,28 @@ impl CardTask {
     }
 
     /// Sets this limit on the server, unless it is in force; whether it is now.
-    async fn has_limit(&mut self, ready: &Ready, limit: Mib) -> Result<bool, DaemonError> {
+    async fn has_limit(&mut self, ready: &Ready, limit: Mib) -> bool {
         if self.daemon.node().card(&self.uuid).is_some_and(|card| card.serverless) {
-            return Ok(true);
+            return true;
         }
         if self.is_in_force(limit) {
-            return Ok(true);
+            return true;
         }
         let (asked, has) = (Arc::clone(&ready.mps), self.in_force.clone());
         let work = move |_: &Hardware| limit_servers(&asked, limit, &has);
-        match self.daemon.blocking("set a limit", work).await? {
+        match self.daemon.blocking(work).await {
             Ok(set) => self.in_force.update(set),
             Err(error) => {
-                self.limit_not_set(&ready.mps, limit, &error).await?;
-                return Ok(false);
+                self.limit_not_set(&ready.mps, limit, &error).await;
+                return false;
             }
         }
         // The server that was known has ended, or there is another one.
         if !self.is_in_force(limit) {
-            self.refresh(&ready.mps).await?;
-            return Ok(false);
+            self.refresh(&ready.mps).await;
+            return false;
         }
-        Ok(true)
+        true
     }
 
     async fn limit_not_set(
@@ -212,13 +195,13 @@ impl CardTask {
         mps: &Arc<MpsInstance>,
         limit: Mib,
         error: &MpsError,
-    ) -> Result<Trouble, DaemonError> {
+    ) -> Trouble {
         // It may have been set all the same, or be later.
         self.in_force = InForce::default();
         let trouble = mps_trouble(error);
         log::error!(uuid = self.uuid.as_str(), limit_mib = limit.0, reason = trouble.why.as_str(); "limit not set");
-        self.refresh_after(mps, error).await?;
-        Ok(trouble)
+        self.refresh_after(mps, error).await;
+        trouble
     }
 
     /// Whether there is a server, and each that the control daemon named last and that has not
@@ -232,15 +215,9 @@ impl CardTask {
         })
     }
 
-    pub(super) async fn retake_compute_mode(
-        &self,
-        mps: &Arc<MpsInstance>,
-    ) -> Result<(), DaemonError> {
+    pub(super) async fn retake_compute_mode(&self, mps: &Arc<MpsInstance>) {
         let uuid = self.uuid.to_string();
-        let set = self
-            .daemon
-            .blocking("set a compute mode", move |h| h.retake_compute_mode(&uuid))
-            .await?;
+        let set = self.daemon.blocking(move |h| h.retake_compute_mode(&uuid)).await;
         match set {
             Ok(changed) => {
                 if changed {
@@ -255,7 +232,7 @@ impl CardTask {
                         card.saw(Disturbance::NotReady, "somebody changed its compute mode");
                     }
                 }
-                self.refresh(mps).await
+                self.refresh(mps).await;
             }
             Err(trouble) => {
                 let why = format!("can be used without MPS: {}", trouble.why);
@@ -266,7 +243,6 @@ impl CardTask {
                     card.set_health(health);
                 }
                 drop_and_tell(node, &self.daemon);
-                Ok(())
             }
         }
     }

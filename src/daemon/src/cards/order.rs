@@ -6,7 +6,6 @@ use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::oneshot;
 
 use super::{CardTask, Next};
-use crate::DaemonError;
 use crate::hardware::Ready;
 use crate::orders::Order;
 
@@ -17,48 +16,44 @@ impl CardTask {
         card: &CardId,
         ready: &Ready,
         order: Order,
-    ) -> Result<Option<Next>, DaemonError> {
+    ) -> Option<Next> {
         match order {
             Order::Server { uid, reply } => {
                 // Who asked may have gone; the server is wanted all the same.
-                let _ = reply.send(self.server(ready, uid).await?);
+                let _ = reply.send(self.server(ready, uid).await);
             }
             // A failure is logged; before the next server starts it is tried again.
-            Order::Cap => drop(self.cap(&ready.mps).await?),
+            Order::Cap => drop(self.cap(&ready.mps).await),
             Order::Prepare { instance, client, reply } => {
                 // It would change the limit under somebody else's hand-over.
                 if !reply.is_closed() {
-                    let _ = reply.send(self.prepare(ready, &instance, client).await?);
+                    let _ = reply.send(self.prepare(ready, &instance, client).await);
                 }
             }
             Order::Unserved { why } => self.note_unserved(why),
             Order::GateCounts(counts, gate) => self.note_counts(counts, gate),
-            Order::ComputeMode => self.retake_compute_mode(&ready.mps).await?,
+            Order::ComputeMode => self.retake_compute_mode(&ready.mps).await,
             Order::View { reply } => {
-                self.refresh(&ready.mps).await?;
+                self.refresh(&ready.mps).await;
                 let _ = reply.send(());
             }
             // Its receiver ends with the patience of whoever asked.
             Order::Terminate { doomed, deadline, taken, reply } => {
                 if taken.send(()).is_ok() {
-                    self.terminate(&ready.mps, doomed, deadline, reply).await?;
+                    self.terminate(&ready.mps, doomed, deadline, reply).await;
                 }
             }
-            Order::Clients { reply } => self.clients(&ready.mps, reply).await?,
-            Order::Schedule => return Ok(Some(Next::BringUp)),
-            Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
-            Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
+            Order::Clients { reply } => self.clients(&ready.mps, reply).await,
+            Order::Schedule => return Some(Next::BringUp),
+            Order::Restart { reply } => return Some(self.restart(card, reply).await),
+            Order::Stop { reply } => return Some(self.stop(card, reply).await),
         }
-        Ok(None)
+        None
     }
 
     /// Answers an order while the card is not ready: refuses what needs it. `Some` where the card
     /// task has something else to do now.
-    pub(super) async fn decline(
-        &mut self,
-        card: &CardId,
-        order: Order,
-    ) -> Result<Option<Next>, DaemonError> {
+    pub(super) async fn decline(&mut self, card: &CardId, order: Order) -> Option<Next> {
         match order {
             Order::Server { reply, .. } => {
                 let _ = reply.send(Err(self.not_ready()));
@@ -74,11 +69,11 @@ impl CardTask {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));
             }
-            Order::Schedule => return Ok(Some(Next::BringUp)),
-            Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
-            Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
+            Order::Schedule => return Some(Next::BringUp),
+            Order::Restart { reply } => return Some(self.restart(card, reply).await),
+            Order::Stop { reply } => return Some(self.stop(card, reply).await),
         }
-        Ok(None)
+        None
     }
 
     fn not_ready(&self) -> Refusal {
@@ -92,20 +87,15 @@ impl CardTask {
 
     /// Ends the card's MPS; the card stays EXCLUSIVE_PROCESS, so that nobody slips in, and is
     /// brought up again whatever came of it.
-    async fn restart(
-        &self,
-        card: &CardId,
-        reply: oneshot::Sender<Result<(), Trouble>>,
-    ) -> Result<Next, DaemonError> {
+    async fn restart(&self, card: &CardId, reply: oneshot::Sender<Result<(), Trouble>>) -> Next {
         let card = card.clone();
-        let result =
-            self.daemon.blocking("end a control daemon", move |h| h.end_mps(&card)).await?;
+        let result = self.daemon.blocking(move |h| h.end_mps(&card)).await;
         if result.is_ok() {
             self.break_grants().await;
             self.set_health(Health::Starting, "starting");
         }
         let _ = reply.send(result);
-        Ok(Next::BringUp)
+        Next::BringUp
     }
 
     /// Takes the card down. Where that fails it stays managed, so it is brought up again.
@@ -113,14 +103,14 @@ impl CardTask {
         &self,
         card: &CardId,
         reply: oneshot::Sender<Result<(), Trouble>>,
-    ) -> Result<Next, DaemonError> {
+    ) -> Next {
         let card = card.clone();
-        let result = self.daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
+        let result = self.daemon.blocking(move |h| h.take_down(&card)).await;
         let next = if result.is_ok() { Next::End } else { Next::BringUp };
         if result.is_ok() {
             self.break_grants().await;
         }
         let _ = reply.send(result);
-        Ok(next)
+        next
     }
 }

@@ -6,7 +6,6 @@ use mpsgate_node::card::{CardId, Ends, Health, Trouble};
 
 use super::health::{drop_and_tell, log_health};
 use super::{CardTask, Next, Order};
-use crate::DaemonError;
 use crate::hardware::Fault;
 
 /// As NVML's mode is named.
@@ -14,10 +13,9 @@ const DEFAULT: &str = "DEFAULT";
 
 impl CardTask {
     /// Prepares the card, and keeps it until its schedule is another one.
-    pub(super) async fn share(&mut self, card: &CardId) -> Result<Next, DaemonError> {
+    pub(super) async fn share(&mut self, card: &CardId) -> Next {
         let asked = card.clone();
-        let shared =
-            self.daemon.blocking("prepare a card without MPS", move |h| h.share(&asked)).await?;
+        let shared = self.daemon.blocking(move |h| h.share(&asked)).await;
         match shared {
             Ok(mode) => self.set_shared(|uuid| health(uuid, &mode), Some(&mode)),
             Err(fault) => {
@@ -34,7 +32,7 @@ impl CardTask {
             }
         }
         loop {
-            let Some(order) = self.orders.recv().await else { return Ok(Next::End) };
+            let Some(order) = self.orders.recv().await else { return Next::End };
             match order {
                 // There is none to start, and none to tell.
                 Order::Server { reply, .. } => {
@@ -47,8 +45,8 @@ impl CardTask {
                 }
                 Order::Stop { reply } => return self.stop(card, reply).await,
                 other => {
-                    if let Some(next) = self.decline(card, other).await? {
-                        return Ok(next);
+                    if let Some(next) = self.decline(card, other).await {
+                        return next;
                     }
                 }
             }

@@ -20,7 +20,7 @@ use super::servers::Servers;
 use crate::doors::where_to_look;
 use crate::hardware::control::{Sight, look, mps_trouble, served, view};
 use crate::hardware::{Gate, Hardware};
-use crate::{DaemonError, process};
+use crate::process;
 
 /// Between two looks while grants live on the card, and while none does.
 const BUSY: Duration = Duration::from_secs(1);
@@ -100,18 +100,14 @@ impl CardTask {
     }
 
     /// Looks once, asks where there is a reason, and acts on what it finds.
-    pub(super) async fn look(
-        &mut self,
-        mps: &Arc<MpsInstance>,
-        daemon: &Arc<ControlDaemon>,
-    ) -> Result<(), DaemonError> {
+    pub(super) async fn look(&mut self, mps: &Arc<MpsInstance>, daemon: &Arc<ControlDaemon>) {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
         let work = move |hardware: &Hardware| {
             hardware.keep_programs();
             let gate = hardware.keep_gate(&seen_mps);
             (gate, look(&seen_mps, &seen_daemon, mark))
         };
-        let (gate, sight) = self.daemon.blocking("look at a control daemon", work).await?;
+        let (gate, sight) = self.daemon.blocking(work).await;
         self.watch.mark = sight.mark;
         self.note_files(&sight, gate);
         let hinted = self.read_events(&sight.events);
@@ -126,17 +122,13 @@ impl CardTask {
             return self.look_at_wedge(mps, daemon, is_free).await;
         }
         if hinted || self.is_worth_asking(sight.glance) {
-            self.ask(mps, daemon).await?;
+            self.ask(mps, daemon).await;
         }
-        self.name_fault(mps).await
+        self.name_fault(mps).await;
     }
 
     /// Asks the control daemon how it is.
-    pub(super) async fn ask(
-        &mut self,
-        mps: &Arc<MpsInstance>,
-        daemon: &Arc<ControlDaemon>,
-    ) -> Result<(), DaemonError> {
+    pub(super) async fn ask(&mut self, mps: &Arc<MpsInstance>, daemon: &Arc<ControlDaemon>) {
         let was_wedged = self.is_wedged();
         let (asked, running) = (Arc::clone(mps), Arc::clone(daemon));
         let work = move |_: &_| {
@@ -145,20 +137,19 @@ impl CardTask {
             let served = if view.servers.is_empty() { Vec::new() } else { served(&asked) };
             (view, before.in_both(&asked.connections(&running)), served)
         };
-        let (view, known, served) = self.daemon.blocking("look at a control daemon", work).await?;
+        let (view, known, served) = self.daemon.blocking(work).await;
         self.set_view(view);
         self.watch.servers.serve(served);
         self.watch.asked = Instant::now();
         if self.is_wedged() {
-            return Ok(());
+            return;
         }
         self.watch.known = known;
         self.watch.wedge = None;
         if was_wedged {
             // Limits that could not be set meanwhile.
-            self.cap(mps).await?.ok();
+            self.cap(mps).await.ok();
         }
-        Ok(())
     }
 
     /// How long ago the last command was asked.

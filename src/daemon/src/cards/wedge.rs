@@ -16,7 +16,6 @@ use mpsgate_mps::{ControlDaemon, MpsInstance, WedgeCause};
 use mpsgate_node::card::Trouble;
 
 use super::CardTask;
-use crate::DaemonError;
 use crate::hardware::control::{View, wedge};
 
 /// While it is wedged and nothing says that it may answer: between two commands.
@@ -63,8 +62,8 @@ impl CardTask {
         mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
         is_free: bool,
-    ) -> Result<(), DaemonError> {
-        let cause = self.cause(mps, daemon).await?;
+    ) {
+        let cause = self.cause(mps, daemon).await;
         let may_answer = match cause {
             WedgeCause::Stopped | WedgeCause::ServerStopped { .. } => false,
             WedgeCause::LogBlocked => true,
@@ -72,24 +71,19 @@ impl CardTask {
         };
         self.watch.wedge = Some(cause);
         if !self.is_wedged() || self.unasked_for() >= ASK || may_answer {
-            self.ask(mps, daemon).await?;
+            self.ask(mps, daemon).await;
             if !self.is_wedged() {
-                return Ok(());
+                return;
             }
-            self.watch.wedge = Some(self.cause(mps, daemon).await?);
+            self.watch.wedge = Some(self.cause(mps, daemon).await);
         }
         self.set_view(View::wedged());
-        Ok(())
     }
 
-    async fn cause(
-        &self,
-        mps: &Arc<MpsInstance>,
-        daemon: &Arc<ControlDaemon>,
-    ) -> Result<WedgeCause, DaemonError> {
+    async fn cause(&self, mps: &Arc<MpsInstance>, daemon: &Arc<ControlDaemon>) -> WedgeCause {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
         let work = move |_: &_| wedge(&mps, &daemon);
-        self.daemon.blocking("find out why a control daemon is silent", work).await
+        self.daemon.blocking(work).await
     }
 }
 

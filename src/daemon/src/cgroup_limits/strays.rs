@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::State;
 
-use crate::DaemonError;
 use crate::cgroup::{self, dmem};
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
@@ -31,7 +30,7 @@ pub(super) struct Strays {
 
 impl Strays {
     /// Clears what it finds, and names it in the log.
-    pub(super) async fn look(&mut self, daemon: &Daemon) -> Result<(), DaemonError> {
+    pub(super) async fn look(&mut self, daemon: &Daemon) {
         let cards: Vec<GpuUuid> = {
             let node = daemon.node();
             let managed = node.cards.iter().filter(|card| card.managed.is_some());
@@ -39,7 +38,7 @@ impl Strays {
         };
         let again = self.left.is_empty() && self.begun.is_none_or(|at| at.elapsed() >= SEARCH);
         if cards.is_empty() || (self.left.is_empty() && !again) {
-            return Ok(());
+            return;
         }
         if again {
             self.begun = Some(Instant::now());
@@ -99,7 +98,6 @@ impl Strays {
             }
             left
         };
-        self.left = daemon.blocking("look for limits of nobody", search).await?;
-        Ok(())
+        self.left = daemon.blocking(search).await;
     }
 }

@@ -30,12 +30,7 @@ fn refusal(why: &str, path: &Path) -> Refusal {
 /// Writes the file of one claim, with new tokens.
 pub(super) async fn write(daemon: &Arc<Daemon>, claim: PreparedClaim) -> Result<(), Refusal> {
     let (tokens, directory) = (Arc::clone(&daemon.tokens), daemon.paths.cdi.clone());
-    let work = {
-        let directory = directory.clone();
-        move |_: &_| write_one(&tokens, &directory, &claim)
-    };
-    let done = daemon.blocking("write the file of a claim", work).await;
-    done.unwrap_or_else(|error| Err(refusal(&chain(&error), &directory)))
+    daemon.blocking(move |_| write_one(&tokens, &directory, &claim)).await
 }
 
 fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result<(), Refusal> {
@@ -66,20 +61,16 @@ fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result
 /// Removes the file of one claim; one that is not there is none.
 pub(super) async fn remove(daemon: &Arc<Daemon>, claim_uid: String) -> Result<(), Refusal> {
     let directory = daemon.paths.cdi.clone();
-    let work = {
-        let directory = directory.clone();
-        move |_: &_| {
-            let Some(name) = mpsgate_dra::file_name(&claim_uid) else { return Ok(()) };
-            match std::fs::remove_file(directory.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(refusal(&error.to_string(), &directory))
-                }
-                _ => Ok(()),
+    let work = move |_: &_| {
+        let Some(name) = mpsgate_dra::file_name(&claim_uid) else { return Ok(()) };
+        match std::fs::remove_file(directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(refusal(&error.to_string(), &directory))
             }
+            _ => Ok(()),
         }
     };
-    let done = daemon.blocking("remove the file of a claim", work).await;
-    done.unwrap_or_else(|error| Err(refusal(&chain(&error), &directory)))
+    daemon.blocking(work).await
 }
 
 /// The files' names of what is prepared.
@@ -116,6 +107,6 @@ pub(super) async fn write_all(daemon: &Arc<Daemon>) -> Result<(), Refusal> {
             }
         }
     };
-    let _ = daemon.blocking("remove files of claims", work).await;
+    daemon.blocking(work).await;
     all
 }

@@ -28,56 +28,49 @@ use crate::daemon::Daemon;
 use crate::handover::{Told, not_recorded, settled};
 use crate::line::Line;
 use crate::orders::{Clients, Order};
-use crate::{DaemonError, cards, cgroup, managed, process, snapshot};
+use crate::{cards, cgroup, managed, process, snapshot};
 
 /// How long the list of clients is waited for: some commands of at most 3 s each.
 const LIST_LIMIT: Duration = Duration::from_secs(8);
 
 /// Ends a card's MPS, or ends it and starts it again, once the operator has seen who dies with it.
-pub(crate) async fn mps(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    call: &Mps,
-) -> Result<Answer, DaemonError> {
+pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> Answer {
     let mut told = Told::Caller(line);
     let _turn = told.turn(daemon).await;
     let (card, label, is_stopped) = {
         let node = daemon.node();
-        match node.find_card(&call.gpu) {
-            Err(refusal) => return Ok(Err(refusal)),
-            Ok(card) if card.managed.is_none() => {
-                return Ok(Err(Refusal::new(
-                    Code::GpuUnmanaged,
-                    format!("{} is not managed, so it has no MPS of mpsgate's", card.label()),
-                    format!("mpsgate enable {}", card.index),
-                )));
-            }
-            Ok(card)
-                if node.schedule.now() == Schedule::Share && !node.stopped.contains(&card.uuid) =>
-            {
-                return Ok(Err(Refusal::new(
-                    Code::GpuUnfit,
-                    format!("{} is shared without MPS, so there is none to end", card.label()),
-                    "to take the card back: mpsgate disable GPU; to have MPS: gpus.schedule = \"mps\"",
-                )));
-            }
-            Ok(card) => (node.card_id(card), card.label(), node.stopped.contains(&card.uuid)),
+        let card = node.find_card(&call.gpu)?;
+        if card.managed.is_none() {
+            return Err(Refusal::new(
+                Code::GpuUnmanaged,
+                format!("{} is not managed, so it has no MPS of mpsgate's", card.label()),
+                format!("mpsgate enable {}", card.index),
+            ));
         }
+        let is_stopped = node.stopped.contains(&card.uuid);
+        if node.schedule.now() == Schedule::Share && !is_stopped {
+            return Err(Refusal::new(
+                Code::GpuUnfit,
+                format!("{} is shared without MPS, so there is none to end", card.label()),
+                "to take the card back: mpsgate disable GPU; to have MPS: gpus.schedule = \"mps\"",
+            ));
+        }
+        (node.card_id(card), card.label(), is_stopped)
     };
     if is_stopped && call.action == MpsAction::Stop {
-        return Ok(done(format!("{label} is stopped already")));
+        return done(format!("{label} is stopped already"));
     }
     if !call.confirmed {
         let doing = format!("listing the clients of {label}");
-        let list = told.wait(&doing, list(daemon, &card)).await?;
-        return Ok(list.into_reply(daemon, &card, call.action));
+        let list = told.wait(&doing, list(daemon, &card)).await;
+        return list.into_reply(daemon, &card, call.action);
     }
     let ended = match call.action {
         MpsAction::Stop => stop(daemon, &mut told, &card, &label).await,
         MpsAction::Restart if is_stopped => start(daemon, &mut told, &card, &label).await,
         MpsAction::Restart => restart(daemon, &mut told, &card, &label).await,
     };
-    Ok(ended.and_then(done))
+    ended.and_then(done)
 }
 
 async fn stop(
@@ -245,28 +238,29 @@ struct List {
 
 /// Servers and clients of a card; where its control daemon does not tell, the servers that are
 /// seen.
-async fn list(daemon: &Daemon, card: &CardId) -> Result<List, DaemonError> {
-    let (reply, answer) = oneshot::channel();
-    let told = async {
-        if !daemon.order(&card.uuid, Order::Clients { reply }) {
-            return Err("it is stopped".to_owned());
-        }
-        match timeout(LIST_LIMIT, answer).await {
-            Ok(Ok(Ok(clients))) => Ok(clients),
-            Ok(Ok(Err(trouble))) => Err(trouble.why),
-            Ok(Err(_)) => Err("it is being taken back".to_owned()),
-            Err(_) => Err(format!("it did not answer in {} s", LIST_LIMIT.as_secs())),
-        }
-    };
-    match told.await {
-        Ok(clients) => Ok(List { servers: name(daemon, card, clients), unknown: None }),
+async fn list(daemon: &Daemon, card: &CardId) -> List {
+    match clients(daemon, card).await {
+        Ok(clients) => List { servers: name(daemon, card, clients), unknown: None },
         Err(why) => {
             let asked = card.clone();
-            let seen = daemon.blocking("look for servers", move |h| h.own_servers(&asked)).await?;
+            let seen = daemon.blocking(move |h| h.own_servers(&asked)).await;
             let server = |pid| ServerClients { pid, uid: None, clients: Vec::new() };
-            Ok(List { servers: seen.into_iter().map(server).collect(), unknown: Some(why) })
+            List { servers: seen.into_iter().map(server).collect(), unknown: Some(why) }
         }
     }
+}
+
+/// What the control daemon tells, or why it does not.
+async fn clients(daemon: &Daemon, card: &CardId) -> Result<Clients, String> {
+    let (reply, answer) = oneshot::channel();
+    if !daemon.order(&card.uuid, Order::Clients { reply }) {
+        return Err("it is stopped".to_owned());
+    }
+    let answer = timeout(LIST_LIMIT, answer)
+        .await
+        .map_err(|_| format!("it did not answer in {} s", LIST_LIMIT.as_secs()))?;
+    let clients = answer.map_err(|_| "it is being taken back".to_owned())?;
+    clients.map_err(|trouble| trouble.why)
 }
 
 /// Puts containers and command lines to pids.

@@ -26,7 +26,7 @@ use crate::daemon::Daemon;
 use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
 use crate::orders::Order;
-use crate::{DaemonError, qualification, snapshot};
+use crate::{qualification, snapshot};
 
 /// For how long a card is kept: up to 11 s until no pod is sent to it, 100 s for all questions, and
 /// [`FRESH`] after the last.
@@ -37,11 +37,7 @@ const FRESH: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(100);
 
 /// Begins or ends asking a card.
-pub(crate) async fn qualify(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    call: &Qualify,
-) -> Result<ToCaller, DaemonError> {
+pub(crate) async fn qualify(daemon: &Arc<Daemon>, line: &mut Line, call: &Qualify) -> ToCaller {
     let mut told = Told::Caller(line);
     match call {
         Qualify::Begin { gpu } => {
@@ -57,42 +53,29 @@ pub(crate) async fn qualify(
     }
 }
 
-async fn begin(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    gpu: &str,
-) -> Result<ToCaller, DaemonError> {
-    let random = match mpsgate_host::random::bytes() {
-        Ok(random) => u64::from_ne_bytes(random),
-        Err(error) => {
-            let why = format!("the kernel gives no random bytes: {error}");
-            let hint = "ask again when the node has booted";
-            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
-        }
-    };
+async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller {
+    let random = mpsgate_host::random::bytes().map(u64::from_ne_bytes).map_err(|error| {
+        let why = format!("the kernel gives no random bytes: {error}");
+        Refusal::new(Code::GpuUnhealthy, why, "ask again when the node has booted")
+    })?;
     let id = format!("mpsgate-qualify-{random:016x}");
     let until = rfc3339(SystemTime::now() + KEPT);
     // From here on nobody else is let in: what is looked at now stays so.
-    let begun = {
+    let (subject, card, card_index) = {
         let mut node = daemon.node();
-        node.begin_asking(gpu, &id, &until).and_then(|subject| {
-            let card = node.find_card(gpu)?;
-            Ok((subject, node.card_id(card), card.index))
-        })
-    };
-    let (subject, card, card_index) = match begun {
-        Ok(begun) => begun,
-        Err(refusal) => return Ok(Err(refusal)),
+        let subject = node.begin_asking(gpu, &id, &until)?;
+        let card = node.find_card(gpu)?;
+        (subject, node.card_id(card), card.index)
     };
     daemon.tell_change();
     snapshot::publish(daemon);
     let refusal = match told.wait("closing the card", close(daemon, &card.uuid)).await {
-        None => in_use(daemon, told, &card).await?,
+        None => in_use(daemon, told, &card).await,
         refusal => refusal,
     };
     if let Some(refusal) = refusal {
         over(daemon, &id);
-        return Ok(Err(refusal));
+        return Err(refusal);
     }
     let expiring = (Arc::clone(daemon), id.clone());
     daemon.spawn(format!("end of {id}"), async move {
@@ -106,10 +89,10 @@ async fn begin(
     log::info!(uuid = card.uuid.as_str(), id = id.as_str(); "card is being asked");
     let control = daemon.settings.now().mps.control.clone();
     let asking = Asking { id, subject, card_index, control };
-    Ok(serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
+    serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
         let why = format!("the answer cannot be written: {error}");
         Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-    }))
+    })
 }
 
 /// Has no scheduler send pods to a card that kubelet knows. Why it is not asked, where one came all
@@ -141,22 +124,13 @@ fn not_asked() -> Refusal {
 }
 
 /// Takes an answer, and says what of it counts.
-async fn answer(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    id: &str,
-    answer: &str,
-) -> Result<ToCaller, DaemonError> {
-    let answer: Answer = match serde_json::from_str(answer) {
-        Ok(answer) => answer,
-        Err(error) => return Ok(Err(unread(&error))),
-    };
-    let card = daemon.node().asked_card(id).map(|card| card.uuid.clone());
-    let Some(card) = card else { return Ok(Err(not_asked())) };
+async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &str) -> ToCaller {
+    let answer: Answer = serde_json::from_str(answer).map_err(|error| unread(&error))?;
+    let card = daemon.node().asked_card(id).map(|card| card.uuid.clone()).ok_or_else(not_asked)?;
     if answer.may_be_chance() {
         told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
     }
-    let Some(answer) = daemon.node().take_answer(id, answer) else { return Ok(Err(not_asked())) };
+    let answer = daemon.node().take_answer(id, answer).ok_or_else(not_asked)?;
     if !answer.meanwhile.is_empty() {
         log::warn!(
             uuid = card.as_str(), question = answer.question.name(), seen = answer.seen.as_str(),
@@ -164,7 +138,7 @@ async fn answer(
         );
     }
     let reply = serde_json::to_string(&answer).map(|answer| Reply::Answered { answer });
-    Ok(reply.map_err(|error| unread(&error)))
+    reply.map_err(|error| unread(&error))
 }
 
 fn unread(error: &serde_json::Error) -> Refusal {
@@ -200,34 +174,31 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
     }
 }
 
-async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> Result<ToCaller, DaemonError> {
-    let refused = |why: &str, hint: &str| Ok(Err(Refusal::new(Code::GpuNotReady, why, hint)));
-    let Some(Asked { subject, answers, .. }) = over(daemon, id) else {
-        return Ok(Err(not_asked()));
-    };
+async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
+    let Asked { subject, answers, .. } = over(daemon, id).ok_or_else(not_asked)?;
     if !keep || answers.is_empty() {
-        return Ok(done(String::new()));
+        return done(String::new());
     }
     let now = {
         let node = daemon.node();
         node.card(&subject.card).map(|card| node.subject(card))
     };
     if now.as_ref() != Some(&subject) {
-        return refused(
+        return Err(Refusal::new(
+            Code::GpuNotReady,
             "the driver, its control program or the card is another one than at the beginning",
             "mpsgate qualify asks again",
-        );
+        ));
     }
     let older = daemon.node().card(&subject.card).and_then(|card| card.qualified.found.clone());
     let asked = Qualification::new(subject, answers);
     let Some(found) = asked.beside(older.as_ref()) else {
-        return Ok(done("nothing could be asked; the answers of before stay in force".to_owned()));
+        return done("nothing could be asked; the answers of before stay in force".to_owned());
     };
     let (kept, directory) = (found.clone(), daemon.paths.qualification());
     let store = move |_: &_| qualification::store(&directory, &kept);
-    if let Err(error) = daemon.blocking("write answers", store).await? {
-        return Ok(Err(not_written(daemon, &daemon.paths.qualification(), &error)));
-    }
+    let stored = daemon.blocking(store).await;
+    stored.map_err(|error| not_written(daemon, &daemon.paths.qualification(), &error))?;
     let card = found.subject.card.clone();
     {
         let mut node = daemon.node();
@@ -237,7 +208,7 @@ async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> Result<ToCaller, Dae
     snapshot::publish(daemon);
     daemon.tell_change();
     log::info!(uuid = card.as_str(); "card was asked, and its answers count");
-    Ok(done(format!("the answers of {card} count from now on")))
+    done(format!("the answers of {card} count from now on"))
 }
 
 /// Opens the card again; what it was asked and has answered, where it still was.

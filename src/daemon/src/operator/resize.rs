@@ -14,7 +14,6 @@ use mpsgate_policy::Resized;
 use tokio::sync::oneshot;
 
 use super::Answer;
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::handover::Told;
 use crate::line::Line;
@@ -22,37 +21,28 @@ use crate::machine::ThisMachine;
 use crate::orders::LimitOrder;
 
 /// Changes a container's grant, or says why not.
-pub(crate) async fn resize(
-    daemon: &Arc<Daemon>,
-    line: &mut Line,
-    call: &Resize,
-) -> Result<Answer, DaemonError> {
+pub(crate) async fn resize(daemon: &Arc<Daemon>, line: &mut Line, call: &Resize) -> Answer {
     let mut told = Told::Caller(line);
     let _turn = told.turn(daemon).await;
     let found = daemon.node().resizing(&call.container, call.memory, &ThisMachine);
-    let Resizing { entry, what, each, lines } = match found {
-        Ok(found) => found,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let Resizing { entry, what, each, lines } = found?;
     let (grant, key) = (&entry.grant, &entry.grant.key);
     if what == Resized::Same {
-        return Ok(Ok(Reply::Resized { lines }));
+        return Ok(Reply::Resized { lines });
     }
     let doing = "the driver is to change the limit of the container's cgroup";
-    if let Err(refusal) = told.wait(doing, change(daemon, key, each, what == Resized::Down)).await {
-        return Ok(Err(refusal));
-    }
+    told.wait(doing, change(daemon, key, each, what == Resized::Down)).await?;
     if let Err(refusal) = daemon.recorded().await {
         // A restart would not know of it.
         let _ = change(daemon, key, grant.memory, false).await;
-        return Ok(Err(refusal));
+        return Err(refusal);
     }
     crash_point!("daemon.resize.stored");
     log::info!(
         container = grant.name().as_str(), instance = key.instance.as_str(),
         memory_mib = each.0, had_mib = grant.memory.0; "grant resized"
     );
-    Ok(Ok(Reply::Resized { lines }))
+    Ok(Reply::Resized { lines })
 }
 
 async fn change(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Result<(), Refusal> {

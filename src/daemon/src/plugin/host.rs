@@ -23,14 +23,10 @@ impl Plugin {
         let card = ask.card().map(ToString::to_string);
         let tokens = Arc::clone(&self.daemon.tokens);
         let work = move |_: &_| tokens.sign(memory, ask.resource, card);
-        match self.daemon.blocking("sign a token", work).await {
-            Ok(Ok(token)) => Ok(token),
-            Ok(Err(error)) => {
-                let (why, hint) = (chain(&error), error.hint());
-                Err(Denied::new(format!("no token can be made for it: {why}; hint: {hint}")))
-            }
-            Err(error) => Err(Denied::new(format!("no token can be made for it: {error}"))),
-        }
+        self.daemon.blocking(work).await.map_err(|error| {
+            let (why, hint) = (chain(&error), error.hint());
+            Denied::new(format!("no token can be made for it: {why}; hint: {hint}"))
+        })
     }
 }
 

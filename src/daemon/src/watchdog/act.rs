@@ -11,7 +11,6 @@ use mpsgate_node::watchdog::{Action, Overrun};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::enforce::{enforce, report};
 use crate::orders::Order;
@@ -29,7 +28,10 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
         Action::End(over) => {
             let Some(entry) = entry(&over.key) else { return };
             let name = format!("ends container {}", entry.grant.name());
-            daemon.spawn(name, async move { end(&own, &card, entry, &over).await });
+            daemon.spawn(name, async move {
+                end(&own, &card, entry, &over).await;
+                Ok(())
+            });
         }
         Action::Report(over) => {
             report(daemon, &card, entry(&over.key).as_ref(), over.to_string());
@@ -38,7 +40,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
             let entries = entries.to_vec();
             daemon.spawn("names a process", async move {
                 let find = move |_: &_| Culprit::find(process, &entries);
-                let Some(culprit) = own.blocking("find a process", find).await? else {
+                let Some(culprit) = own.blocking(find).await else {
                     return Ok(());
                 };
                 let used = used.map_or_else(|| "memory".to_owned(), |mib| format!("{} MiB", mib.0));
@@ -75,17 +77,12 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
 
 /// Ends the GPU work of the container's clients, and then the container; what its neighbours had
 /// before and after stands in the log.
-async fn end(
-    daemon: &Daemon,
-    card: &GpuUuid,
-    entry: Entry,
-    over: &Overrun,
-) -> Result<(), DaemonError> {
+async fn end(daemon: &Daemon, card: &GpuUuid, entry: Entry, over: &Overrun) {
     // What has ended meanwhile needs nothing, and another instance of it is not meant.
     if daemon.node().ledger().get(&over.key).is_none_or(|now| now.state != entry.state) {
-        return Ok(());
+        return;
     }
-    let before = neighbours(daemon, card, &entry).await?;
+    let before = neighbours(daemon, card, &entry).await;
     let terminated = terminate::clients(daemon, &over.key).await;
     let first = match terminated {
         Ok(Reply::Done { text }) if text.is_empty() => "it had no MPS clients".to_owned(),
@@ -93,35 +90,30 @@ async fn end(
         Ok(_) => "its clients were asked to end".to_owned(),
         Err(refusal) => format!("its GPU work was not ended first: {}", refusal.sentence),
     };
-    enforce(daemon, card, &entry, format!("{over}; {first}")).await?;
-    let after = neighbours(daemon, card, &entry).await?;
+    enforce(daemon, card, &entry, format!("{over}; {first}")).await;
+    let after = neighbours(daemon, card, &entry).await;
     log::info!(
         container = entry.grant.name().as_str(), uuid = card.as_str(), before:? = before, after:? = after;
         "clients of its neighbours before and after"
     );
-    Ok(())
 }
 
 /// Clients on the card that are not the container's. `None` where the control daemon does not say
 /// at once.
-async fn neighbours(
-    daemon: &Daemon,
-    card: &GpuUuid,
-    entry: &Entry,
-) -> Result<Option<BTreeSet<u32>>, DaemonError> {
+async fn neighbours(daemon: &Daemon, card: &GpuUuid, entry: &Entry) -> Option<BTreeSet<u32>> {
     let (reply, answer) = oneshot::channel();
     if !daemon.order(card, Order::Clients { reply }) {
-        return Ok(None);
+        return None;
     }
-    let Ok(Ok(Ok(servers))) = timeout(LIST_LIMIT, answer).await else { return Ok(None) };
-    let State::Active { init, cgroup } = entry.state.clone() else { return Ok(None) };
+    let Ok(Ok(Ok(servers))) = timeout(LIST_LIMIT, answer).await else { return None };
+    let State::Active { init, cgroup } = entry.state.clone() else { return None };
     let others = daemon.node().nested(entry);
     let own = move |_: &_| match &cgroup {
         Some(cgroup) => cgroup::own_processes(cgroup, &others).unwrap_or_default(),
         None => BTreeSet::from([init.pid]),
     };
-    let own = daemon.blocking("list a container's processes", own).await?;
+    let own = daemon.blocking(own).await;
     let clients = servers.into_iter().flat_map(|(_, clients)| clients);
     let clients = clients.filter_map(|pid| u32::try_from(pid).ok());
-    Ok(Some(clients.filter(|pid| !own.contains(pid)).collect()))
+    Some(clients.filter(|pid| !own.contains(pid)).collect())
 }

@@ -245,8 +245,9 @@ impl Holder {
             *why = why.replace(['\n', '\r', '\0'], " ");
             say(&format!("refused: {why}"));
         }
-        let told = encode(&answer).map(|bytes| stream.write_all(&bytes));
-        if let Ok(Err(error)) = told {
+        if let Ok(bytes) = encode(&answer)
+            && let Err(error) = stream.write_all(&bytes)
+        {
             say(&format!("answer not taken: {error}"));
         }
     }

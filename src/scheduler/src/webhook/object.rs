@@ -7,7 +7,7 @@ use mpsgate_cluster::admission::{
     self, Container, DeviceMount, Nodes, Pod, Processes, Said, ShmVolume,
 };
 use mpsgate_cluster::handlers::{Expression, Term, Where};
-use mpsgate_kubernetes::parse_limits;
+use mpsgate_kubernetes::{LimitError, parse_limits};
 use mpsgate_model::printable::chain;
 use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal};
 use mpsgate_policy::schedule::{LABEL, Word};
@@ -496,9 +496,12 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
         if limits.is_empty() {
             continue;
         }
-        let counted = serde_json::to_string(limits).and_then(|text| parse_limits(&text));
-        let counted = counted.map_err(|_| format!("resources.{kind} is no list of quantities"))?;
-        let (limits, core) = counted.map_err(|error| chain(&error))?;
+        let text = serde_json::to_string(limits).map_err(|_| LimitError::List);
+        let (limits, core) =
+            text.and_then(|text| parse_limits(&text)).map_err(|error| match error {
+                LimitError::List => format!("resources.{kind} is no list of quantities"),
+                error => chain(&error),
+            })?;
         if kind == "limits" {
             found = (limits.memory().map(|(name, mib)| (name, Mib(mib))).collect(), core);
         }
