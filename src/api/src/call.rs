@@ -161,16 +161,7 @@ pub enum MpsAction {
     Restart,
 }
 
-impl MpsAction {
-    /// The operator's word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Restart => "restart",
-        }
-    }
-}
+mpsgate_model::words!(MpsAction: Stop = "stop", Restart = "restart");
 
 /// Ask a card what holds on it. The containers are the caller's; the daemon keeps the card free
 /// for them.

@@ -404,7 +404,7 @@ fn answers(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
             to.encode_info(&[
                 ("gpu", gpu.as_str()),
                 ("uuid", &card.uuid),
-                ("question", answer.question.name()),
+                ("question", answer.question.as_str()),
                 ("answer", answer.verdict.as_str()),
                 ("driver", &found.subject.driver),
                 ("date", &day),

@@ -159,7 +159,7 @@ async fn answer(
     let Some(answer) = daemon.node().take_answer(id, answer) else { return Ok(Err(not_asked())) };
     if !answer.meanwhile.is_empty() {
         log::warn!(
-            uuid = card.as_str(), question = answer.question.name(), seen = answer.seen.as_str(),
+            uuid = card.as_str(), question = answer.question.as_str(), seen = answer.seen.as_str(),
             meanwhile = answer.meanwhile.as_str(); "an answer does not count"
         );
     }

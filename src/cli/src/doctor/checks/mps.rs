@@ -212,7 +212,7 @@ fn answers(card: &CardStatus, is_simulated: bool) -> Vec<Finding> {
             let answers = card.qualification.iter().flat_map(|found| &found.answers);
             let open: Vec<&str> = answers
                 .filter(|answer| answer.verdict == Verdict::Unanswered)
-                .map(|answer| answer.question.name())
+                .map(|answer| answer.question.as_str())
                 .collect();
             findings.push(if open.is_empty() {
                 ok("every question was answered as expected")
