@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Schedule;
-use mpsgate_gpu::ComputeMode;
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{ComputeMode, GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
 use mpsgate_node::{NOT_YET, Node};
 use mpsgate_policy::Disturbance;

@@ -28,7 +28,7 @@ mod refusal;
 mod request;
 mod resource;
 
-pub use card::NodeCard;
+pub use card::{ComputeMode, NodeCard};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
 pub use grant::{

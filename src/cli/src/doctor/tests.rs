@@ -9,8 +9,8 @@ use mpsgate_api::{
     ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
-use mpsgate_gpu::{Card, ComputeMode, MigState};
-use mpsgate_model::{GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
+use mpsgate_gpu::{Card, MigState};
+use mpsgate_model::{ComputeMode, GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
 use mpsgate_mps::{Capabilities, MpsState, WedgeCause};
 use mpsgate_testing::{ODD, assert_printable, odd};
 

@@ -8,9 +8,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Asking, Call, CardStatus, GateStatus, Removal, Terminate};
-use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
-use mpsgate_model::{Answer, ContainerId, GrantKey, Guarantee, Instance, Question, Verdict};
+use mpsgate_model::{
+    Answer, ComputeMode, ContainerId, GrantKey, Guarantee, Instance, Question, Verdict,
+};
 
 use super::client::{Client, Node, Silent};
 use crate::container::{Container, Runs};

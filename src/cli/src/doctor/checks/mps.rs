@@ -1,8 +1,7 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
 use mpsgate_api::CardStatus;
-use mpsgate_gpu::ComputeMode;
-use mpsgate_model::Verdict;
+use mpsgate_model::{ComputeMode, Verdict};
 use mpsgate_mps::{MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
