@@ -172,8 +172,7 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         known.total = Mib(card.memory_total_mib);
         known.memory = memory;
         known.used = Mib(card.memory_used_mib);
-        let mode = card.compute_mode.to_string();
-        let changed = std::mem::replace(&mut known.compute_mode, mode) != known.compute_mode;
+        let changed = known.compute_mode.replace(card.compute_mode) != known.compute_mode;
         let served = known.mps.as_ref().is_some_and(|mps| mps.pid.is_some());
         if (served && card.compute_mode != ComputeMode::ExclusiveProcess) || (shared && changed) {
             daemon.order(&uuid, Order::ComputeMode);
@@ -244,7 +243,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         total: Mib(0),
         memory: Mib(0),
         used: Mib(0),
-        compute_mode: String::new(),
+        compute_mode: None,
         managed,
         health: Health::Starting,
         lost: None,

@@ -98,3 +98,23 @@ impl<'de, T: Words> Deserialize<'de> for OneOf<T> {
         Ok(T::of(&text).map_or(Self::Other(text), Self::Known))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::ComputeMode;
+
+    #[test]
+    fn a_word_is_written_as_it_came_also_where_it_is_not_known() {
+        for (text, is_known) in [("DEFAULT", true), ("default", false), ("not ready", false)] {
+            let json = format!("\"{text}\"");
+            let word: OneOf<ComputeMode> = serde_json::from_str(&json).unwrap();
+            assert_eq!(word == ComputeMode::Default, is_known);
+            assert_eq!(
+                (word.to_string(), serde_json::to_string(&word).unwrap()),
+                (text.to_owned(), json)
+            );
+        }
+    }
+}

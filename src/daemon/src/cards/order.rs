@@ -102,7 +102,7 @@ impl CardTask {
             self.daemon.blocking("end a control daemon", move |h| h.end_mps(&card)).await?;
         if result.is_ok() {
             self.break_grants().await;
-            self.set_health(Health::Starting, "starting");
+            self.set_health(Health::Starting);
         }
         let _ = reply.send(result);
         Ok(Next::BringUp)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, Report};
+use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, GrantState, Report};
 use mpsgate_model::{Instance, Mib};
 
 use crate::harness::{Container, Node, key, need, on_card, request, root, servers, uuid, wait_for};
@@ -66,7 +66,7 @@ fn a_grant_ends_with_its_init_although_nobody_reaps_it() {
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let mut init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
-    assert_eq!(daemon.status().grants[0].state, "active");
+    assert_eq!(daemon.status().grants[0].state, GrantState::Active);
     init.kill();
     wait_for("the grant is free", || daemon.granted_mib() == 0);
 }

@@ -182,7 +182,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    wait_for("its end is seen", || daemon.card(2).state.contains("lost its MPS control daemon"));
+    wait_for("its end is seen", || daemon.state(2).contains("lost its MPS control daemon"));
     let unprepared =
         daemon.call(Call::Terminate(Terminate { key: dead.key.clone(), removal: Removal::No }));
     assert!(matches!(unprepared, Reply::Refused(_)), "{unprepared:?}");

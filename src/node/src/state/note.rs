@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mpsgate_api::{ACTIONS_KEPT, Action};
+use mpsgate_api::{ACTIONS_KEPT, Action, Done};
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
 
@@ -16,7 +16,7 @@ impl Node {
         &mut self,
         card: &GpuUuid,
         of: Option<&Entry>,
-        what: &'static str,
+        what: Done,
         why: String,
         at_ms: u64,
         effects: &mut Vec<Effect>,
@@ -26,7 +26,7 @@ impl Node {
             container_id: of.map(|entry| entry.grant.name()),
             card: card.to_string(),
             card_index: self.card(card).map(|card| card.index).unwrap_or_default(),
-            what: what.to_owned(),
+            what: what.into(),
             why,
         };
         effects.push(Effect::Count(what));
