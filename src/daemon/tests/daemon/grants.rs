@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, GrantState, Report};
 use mpsgate_model::{Instance, Mib};
+use mpsgate_policy::NoteAction;
 
 use crate::harness::{Container, Node, key, need, on_card, request, root, servers, uuid, wait_for};
 
@@ -154,15 +155,15 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
     let report = Report {
         container_id: "x".to_owned(),
         code: "E_PRIVILEGED".to_owned(),
-        action: "refused".to_owned(),
+        action: NoteAction::Refused.into(),
         sentence: "it is privileged".to_owned(),
         hint: None,
         pod: None,
     };
     daemon.done(Call::Report(report.clone())).unwrap();
     daemon.done(Call::Report(Report { code: "\u{1b}[31m".to_owned(), ..report.clone() })).unwrap();
-    for action in ["stripped", "warned", "noted"] {
-        daemon.done(Call::Report(Report { action: action.to_owned(), ..report.clone() })).unwrap();
+    for action in [NoteAction::Stripped, NoteAction::Warned, NoteAction::Noted] {
+        daemon.done(Call::Report(Report { action: action.into(), ..report.clone() })).unwrap();
     }
     let counted: BTreeMap<String, u64> = [
         ("E_NO_CAPACITY", 1),

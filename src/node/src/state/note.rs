@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use mpsgate_api::{ACTIONS_KEPT, Action, Done};
-use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, OneOf};
+use mpsgate_policy::NoteAction;
 
 use super::Node;
 use crate::refusals::{CodeCounts, Telling};
@@ -43,7 +44,7 @@ impl Node {
     pub fn hear(
         &mut self,
         container: &str,
-        action: &str,
+        action: &OneOf<NoteAction>,
         code: &str,
         text: &str,
         now: Instant,
