@@ -1,7 +1,8 @@
 //! What a caller asks of the daemon.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, PodContainer, Request};
+use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
+use mpsgate_policy::NoteAction;
 use serde::{Deserialize, Serialize};
 
 /// Whose words a request is: told by root-owned facts, never by annotations.
@@ -161,16 +162,7 @@ pub enum MpsAction {
     Restart,
 }
 
-impl MpsAction {
-    /// The operator's word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Restart => "restart",
-        }
-    }
-}
+mpsgate_model::words!(MpsAction: Stop = "stop", Restart = "restart");
 
 /// Ask a card what holds on it. The containers are the caller's; the daemon keeps the card free
 /// for them.
@@ -229,8 +221,8 @@ pub struct Report {
     pub container_id: String,
     /// The refusal's code.
     pub code: String,
-    /// `refused`, `stripped`, `warned`, or `noted`, which is logged and not counted.
-    pub action: String,
+    /// What was done about it; one that is not known is a refusal.
+    pub action: OneOf<NoteAction>,
     /// The sentence.
     pub sentence: String,
     /// What to do about it, where something is to be done.

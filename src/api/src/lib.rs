@@ -34,7 +34,7 @@ pub use message::{
     WouldEnd, compatible, parse_envelope,
 };
 pub use status::{
-    ACTIONS_KEPT, Action, CardMemory, CardStatus, GateStatus, GrantStatus, MpsStatus, ServerStatus,
-    Status,
+    ACTIONS_KEPT, Action, CardMemory, CardState, CardStatus, ControlState, Done, GateStatus,
+    GrantState, GrantStatus, MpsStatus, ServerState, ServerStatus, Status,
 };
 pub use usage::{CardUsage, GrantUsage, MOST_GRANTS, USAGE_FORMAT, UsageDay};

@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use mpsgate_model::Qualification;
+use mpsgate_model::{ComputeMode, Guarantee, OneOf, Qualification, words};
+use mpsgate_policy::schedule::Word;
 
 use crate::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 
@@ -55,13 +56,13 @@ pub struct Status {
     /// How it stands with the API server; `None` where the settings name none.
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.
-    pub schedule: String,
+    pub schedule: OneOf<Word>,
     /// Settings that stand in the place of what cards have answered, a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<String>,
     /// What is wanted instead: one of these, or `off` where the cards that the settings name are
     /// another system's.
-    pub schedule_wanted: Option<String>,
+    pub schedule_wanted: Option<OneOf<Word>>,
     /// Containers that have to end before another schedule holds.
     pub schedule_waits_for: Vec<String>,
 }
@@ -81,11 +82,24 @@ pub struct Action {
     pub card: String,
     /// The card's index.
     pub card_index: u32,
-    /// `killed`, `reported`, or `failed` where it was to be killed and lives.
-    pub what: String,
+    /// What was done.
+    pub what: OneOf<Done>,
     /// One sentence.
     pub why: String,
 }
+
+/// What an [`Action`] was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// The container was ended.
+    Killed,
+    /// It was said, and nothing else was done.
+    Reported,
+    /// It was to be ended, and lives.
+    Failed,
+}
+
+words!(Done: Killed = "killed", Reported = "reported", Failed = "failed");
 
 /// One card.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -113,14 +127,14 @@ pub struct CardStatus {
     /// Used on the device (device view).
     pub used_mib: Option<u64>,
     /// NVML's compute mode.
-    pub compute_mode: String,
+    pub compute_mode: OneOf<ComputeMode>,
     /// Grants and reservations on it, and the most that its MPS server takes.
     pub clients: u32,
     /// See `clients`.
     pub max_clients: u32,
-    /// `ready`, `unmanaged`, or why nothing can be granted.
-    pub state: String,
-    /// What to do where the state is neither.
+    /// How it is, or a sentence: why nothing can be granted.
+    pub state: OneOf<CardState>,
+    /// What to do where the state is a sentence.
     pub hint: Option<String>,
     /// The MPS control daemon (server view); absent on unmanaged cards.
     pub mps: Option<MpsStatus>,
@@ -147,6 +161,23 @@ pub struct CardStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qualify: Option<String>,
 }
+
+/// A card's state where one word says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CardState {
+    /// It takes grants.
+    Ready,
+    /// It is not handed to mpsgate.
+    Unmanaged,
+    /// Its control daemon is being started for the first time.
+    Starting,
+    /// It is being asked what holds on it.
+    Qualifying,
+}
+
+words!(CardState:
+    Ready = "ready", Unmanaged = "unmanaged", Starting = "starting", Qualifying = "qualifying",
+);
 
 /// What the memory in use on a card is made of: in bytes, and over a day in KiB × ms.
 /// `containers + servers + others + nobody` is `used + counted_twice`.
@@ -183,8 +214,8 @@ impl CardMemory {
 /// One card's MPS control daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MpsStatus {
-    /// `running`, `dead`, `wedged`, `fault` or `starting`.
-    pub state: String,
+    /// How it is.
+    pub state: OneOf<ControlState>,
     /// Its pid.
     pub pid: Option<u32>,
     /// Default limit of a client, as set and read back.
@@ -192,6 +223,25 @@ pub struct MpsStatus {
     /// Its servers: none before the first client, and none where the GPU is simulated.
     pub servers: Vec<ServerStatus>,
 }
+
+/// How a control daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlState {
+    /// It is started anew.
+    Starting,
+    /// It answers, and no server is at fault.
+    Running,
+    /// There is none.
+    Dead,
+    /// It lives and does not answer.
+    Wedged,
+    /// A server had a fatal GPU error and refuses clients.
+    Fault,
+}
+
+words!(ControlState:
+    Starting = "starting", Running = "running", Dead = "dead", Wedged = "wedged", Fault = "fault",
+);
 
 /// What became of the clients at a card's doors since its gate began, as it said last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,9 +273,22 @@ pub struct ServerStatus {
     pub pid: u32,
     /// Whose clients it serves.
     pub uid: Option<u32>,
-    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or unknown to this driver.
-    pub status: Option<String>,
+    /// As the control daemon reports it; the one of 535 cannot.
+    pub status: Option<OneOf<ServerState>>,
 }
+
+/// How an MPS server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// Contexts are being made.
+    Initializing,
+    /// It takes clients.
+    Active,
+    /// It had a fatal GPU error and refuses clients.
+    Fault,
+}
+
+words!(ServerState: Initializing = "INITIALIZING", Active = "ACTIVE", Fault = "FAULT");
 
 /// One reservation or grant, on one card: a container that has several is there once for each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -237,9 +300,8 @@ pub struct GrantStatus {
     pub runtime_root: String,
     /// The instance of the container.
     pub instance: String,
-    /// `reserved`, `active`, or `broken`: active, and without the card since its control daemon
-    /// died.
-    pub state: String,
+    /// How it is.
+    pub state: OneOf<GrantState>,
     /// What to do where it is broken.
     pub hint: Option<String>,
     /// The card's UUID.
@@ -263,7 +325,7 @@ pub struct GrantStatus {
     /// limit.
     pub cap_mib: Option<u64>,
     /// How firmly the limit holds.
-    pub guarantee: String,
+    pub guarantee: OneOf<Guarantee>,
     /// What shows that it holds so firmly; empty where nothing is promised. An older daemon tells
     /// nothing.
     #[serde(default)]
@@ -273,3 +335,16 @@ pub struct GrantStatus {
     /// When the card's MPS control daemon died under it.
     pub broken_ms: Option<u64>,
 }
+
+/// How a grant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantState {
+    /// Its container is being made.
+    Reserved,
+    /// Its container runs.
+    Active,
+    /// Its container runs, without the card since its control daemon died.
+    Broken,
+}
+
+words!(GrantState: Reserved = "reserved", Active = "active", Broken = "broken");

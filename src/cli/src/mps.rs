@@ -87,7 +87,7 @@ fn grants(list: &WouldEnd) -> String {
         table.row(vec![
             short_id(&grant.container_id).to_owned(),
             memory(grant.memory_mib),
-            grant.state.clone(),
+            grant.state.to_string(),
             grant.pid.to_string(),
         ]);
     }
@@ -127,7 +127,7 @@ fn clients(list: &WouldEnd) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mpsgate_api::{ClientProcess, GrantStatus, ServerClients};
+    use mpsgate_api::{ClientProcess, GrantState, GrantStatus, ServerClients};
 
     use super::*;
 
@@ -187,7 +187,7 @@ Nothing was done. To do it:
         list.unknown = Some("it did not answer in 8 s".to_owned());
         list.grants = vec![GrantStatus {
             container_id: "web".to_owned(),
-            state: "active".to_owned(),
+            state: GrantState::Active.into(),
             memory_mib: 7168,
             pid: 3000,
             ..grant()

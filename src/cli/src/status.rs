@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, ClaimsStatus, GrantStatus, Status};
 use mpsgate_edge::{EdgeError, ExitCode, print};
 use mpsgate_host::clock::now_ms;
-use mpsgate_model::Mib;
+use mpsgate_model::{Guarantee, Mib, OneOf};
+use mpsgate_policy::schedule::Word;
 use serde::Serialize;
 
 use self::columns::Columns;
@@ -24,8 +25,6 @@ use crate::{CliError, daemon};
 const SCHEMA: u32 = 1;
 /// Actions that the table shows.
 const ACTIONS_SHOWN: usize = 10;
-/// The schedule without MPS.
-const SHARE: &str = "share";
 /// Title of the column that only a Kubernetes node has.
 const PROMISED: &str = ">PROMISED";
 
@@ -128,7 +127,7 @@ fn head(status: &Status) -> String {
         let note = if status.simulated { " (simulated)" } else { "" };
         parts.push(format!("driver {driver}{note}"));
     }
-    if status.schedule == SHARE {
+    if status.schedule == Word::Share {
         parts.push("cards shared without MPS (schedule share)".to_owned());
     }
     if status.kubelet {
@@ -142,7 +141,7 @@ fn switch(status: &Status) -> String {
     let Some(wanted) = &status.schedule_wanted else { return String::new() };
     let waits = &status.schedule_waits_for;
     let names: Vec<&str> = waits.iter().map(|id| short_id(id)).collect();
-    if wanted == "off" {
+    if *wanted == Word::Off {
         return "the cards of the settings are another system's (node label ack.node.gpu.schedule): each is given back \
                 when its last grant has ended\n"
             .to_owned();
@@ -191,9 +190,9 @@ fn cards(cards: &[CardStatus], promises: bool, is_wide: bool) -> String {
             recorded(clients(card)),
             card.used_mib.map_or_else(unknown, memory),
             memory(card.total_mib),
-            card.compute_mode.clone(),
+            card.compute_mode.to_string(),
             card.uuid.clone(),
-            card.state.clone(),
+            card.state.to_string(),
         ]);
         table.row(cells);
         if let Some(hint) = &card.hint {
@@ -230,13 +229,13 @@ fn mps(cards: &[CardStatus]) -> String {
             .iter()
             .map(|server| {
                 let uid = server.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
-                let status = server.status.as_deref().unwrap_or("status unknown");
+                let status = server.status.as_ref().map_or("status unknown", OneOf::as_str);
                 format!("{} (uid {uid}, {status})", server.pid)
             })
             .collect();
         table.row(vec![
             card.index.to_string(),
-            mps.state.clone(),
+            mps.state.to_string(),
             mps.pid.map_or_else(unknown, |pid| pid.to_string()),
             mps.default_limit_mib.map_or_else(|| "none".to_owned(), memory),
             if servers.is_empty() { "none".to_owned() } else { servers.join(", ") },
@@ -294,9 +293,9 @@ fn grants(grants: &[GrantStatus], now_ms: u64, is_wide: bool) -> String {
             grant.compute_percent.map_or_else(unknown, |percent| format!("{percent}%")),
             grant.uid.to_string(),
             grant.pid.to_string(),
-            grant.state.clone(),
+            grant.state.to_string(),
             age(now_ms.saturating_sub(grant.since_ms)),
-            grant.guarantee.clone(),
+            grant.guarantee.to_string(),
             grant.runtime_root.clone(),
         ]);
     }
@@ -309,21 +308,24 @@ fn grants(grants: &[GrantStatus], now_ms: u64, is_wide: bool) -> String {
 }
 
 /// What each level of `guarantee` holds.
-const GUARANTEES: [(&str, &str); 4] = [
+const GUARANTEES: [(Guarantee, &str); 4] = [
     (
-        "none",
+        Guarantee::None,
         "memory is shared by agreement; nothing holds a container to its grant, more is reported",
     ),
     (
-        "mps",
+        Guarantee::Mps,
         "each process's own CUDA library keeps to the limit, unless the process drops it; several may take \
          more in sum",
     ),
     (
-        "mps+watchdog",
+        Guarantee::MpsWatchdog,
         "each process's own CUDA library keeps to the limit; a container that has taken more in sum is ended",
     ),
-    ("cgroup", "the driver limits the container's cgroup, all its processes in sum, beforehand"),
+    (
+        Guarantee::Cgroup,
+        "the driver limits the container's cgroup, all its processes in sum, beforehand",
+    ),
 ];
 
 fn hints(grants: &[GrantStatus]) -> String {
@@ -359,7 +361,7 @@ fn proofs(status: &Status) -> String {
         .grants
         .iter()
         .filter(|grant| !grant.proof.is_empty())
-        .map(|grant| (grant.card_index, &grant.guarantee, &grant.proof))
+        .map(|grant| (grant.card_index, grant.guarantee.as_str(), &grant.proof))
         .collect();
     for (gpu, guarantee, proof) in shown {
         let _ = writeln!(text, "GPU {gpu}: guarantee {guarantee}: {proof}");
@@ -439,7 +441,7 @@ fn actions(actions: &[Action], now_ms: u64) -> String {
             age(now_ms.saturating_sub(action.at_ms)),
             action.container_id.as_deref().map_or_else(unknown, |id| short_id(id).to_owned()),
             action.card_index.to_string(),
-            action.what.clone(),
+            action.what.to_string(),
             action.why.clone(),
         ]);
     }

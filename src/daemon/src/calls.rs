@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, PodContainer, Refusal};
+use mpsgate_model::{Code, OneOf, PodContainer, Refusal};
 use mpsgate_node::refusals::Telling;
+use mpsgate_policy::NoteAction;
 use tokio::time::Instant;
 
 use self::activate::activate;
@@ -22,10 +23,6 @@ use crate::line::{Caller, Line, Speaker};
 use crate::machine::ThisMachine;
 use crate::{operator, reload, status, tell, terminate};
 
-const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
-/// What a container is let do and an operator should be able to find: logged, and no warning.
-const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
-const REFUSED: &str = "refused";
 /// Of a sentence, what goes into the log: characters.
 const LONGEST_REASON: usize = 1024;
 
@@ -101,12 +98,12 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id, code, action, sentence, hint, pod } = call;
     tell_once(daemon, container_id, action, code, sentence);
-    match (action.as_str(), pod) {
-        (REFUSED, Some(pod)) => {
+    match (action, pod) {
+        (OneOf::Known(NoteAction::Refused), Some(pod)) => {
             let pod = known(daemon, pod);
             tell::refused(daemon.recorder(), pod, code, sentence, hint.as_deref());
         }
-        (WARNED, Some(pod)) => {
+        (OneOf::Known(NoteAction::Warned), Some(pod)) => {
             let pod = known(daemon, pod);
             tell::warned(daemon.recorder(), pod, code, sentence);
         }
@@ -117,7 +114,7 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
 
 fn refused(daemon: &Daemon, container: &str, pod: Option<&PodContainer>, refusal: &Refusal) {
     let code = refusal.code.as_str();
-    tell_once(daemon, container, REFUSED, code, &refusal.sentence);
+    tell_once(daemon, container, &NoteAction::Refused.into(), code, &refusal.sentence);
     if let Some(pod) = pod {
         let pod = known(daemon, pod);
         tell::refused(daemon.recorder(), pod, code, &refusal.sentence, Some(&refusal.hint));
@@ -130,7 +127,13 @@ fn known(daemon: &Daemon, pod: &PodContainer) -> PodContainer {
 
 /// Counts a container and tells of it, both once for each of its codes. What is found in a
 /// specification may be as long as the specification.
-fn tell_once(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
+fn tell_once(
+    daemon: &Daemon,
+    container: &str,
+    action: &OneOf<NoteAction>,
+    code: &str,
+    sentence: &str,
+) {
     let now = std::time::Instant::now();
     let telling = daemon.node().hear(container, action, code, sentence, now);
     let Telling::Told { untold } = telling else { return };
@@ -139,9 +142,10 @@ fn tell_once(daemon: &Daemon, container: &str, action: &str, code: &str, sentenc
     }
     let reason: String = sentence.chars().take(LONGEST_REASON).collect();
     let reason = reason.as_str();
-    if action == NOTED {
+    // What a container is let do and an operator should be able to find.
+    if *action == NoteAction::Noted {
         log::info!(container, code, reason; "container noted");
     } else {
-        log::warn!(container, code, action, reason; "container {action}");
+        log::warn!(container, code, action = action.as_str(), reason; "container {action}");
     }
 }

@@ -112,12 +112,12 @@ impl CardTask {
                 Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await,
                 Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await,
                 Err(Fault::Unfit(trouble)) => {
-                    self.set_health(Health::Unfit(trouble), "dead");
+                    self.set_health(Health::Unfit(trouble));
                     self.back_off(&card).await
                 }
                 Err(Fault::Failed(Trouble { why, hint })) => {
                     let trouble = Trouble::new(format!("is not ready: {why}"), hint);
-                    self.set_health(Health::Unhealthy(trouble), "dead");
+                    self.set_health(Health::Unhealthy(trouble));
                     self.back_off(&card).await
                 }
             };
@@ -145,7 +145,7 @@ impl CardTask {
             Err(error) => {
                 let why = format!("is not ready: cannot bind {}: {error}", socket.display());
                 let trouble = Trouble::new(why, "journalctl -u mpsgated -n 50");
-                self.set_health(Health::Unhealthy(trouble), "dead");
+                self.set_health(Health::Unhealthy(trouble));
                 return self.back_off(card).await;
             }
         };
@@ -219,7 +219,7 @@ impl CardTask {
         let why =
             format!("lost its MPS control daemon, which is started again in {} s", wait.as_secs());
         let hint = "mpsgate status names the containers that lost the card; try again in a moment";
-        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)));
         self.pause(card, wait, &[]).await
     }
 
@@ -237,7 +237,7 @@ impl CardTask {
              \"kill\" does that by itself",
             list.join(" ")
         );
-        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)));
         let wait = self.backoff.after(Duration::ZERO);
         let orphans: Vec<ProcessId> =
             pids.iter().filter_map(|pid| process::identify(*pid)).collect();

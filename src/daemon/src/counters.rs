@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mpsgate_api::Done;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -17,8 +18,6 @@ type Times = Family<[Label; 1], Histogram, fn() -> Histogram>;
 const BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
 
-/// What an [`Action`](mpsgate_api::Action) says was done.
-const WHAT: [&str; 3] = ["killed", "reported", "failed"];
 /// How a call ended.
 const GRANTED: Label = ("outcome", "granted");
 const REFUSED: Label = ("outcome", "refused");
@@ -41,8 +40,8 @@ impl Events {
             reserve: Times::new_with_constructor(times),
             activate: Times::new_with_constructor(times),
         };
-        for what in WHAT {
-            let _ = new.actions.get_or_create(&[("what", what)]);
+        for what in [Done::Killed, Done::Reported, Done::Failed] {
+            let _ = new.actions.get_or_create(&[("what", what.as_str())]);
         }
         for outcome in [GRANTED, REFUSED] {
             let _ = new.reserve.get_or_create(&[outcome]);
@@ -52,8 +51,8 @@ impl Events {
     }
 
     /// Something was done to a container or process, or was to be.
-    pub(crate) fn acted(&self, what: &'static str) {
-        self.actions.get_or_create(&[("what", what)]).inc();
+    pub(crate) fn acted(&self, what: Done) {
+        self.actions.get_or_create(&[("what", what.as_str())]).inc();
     }
 
     /// `reserve` was answered.

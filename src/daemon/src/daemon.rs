@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use mpsgate_api::{NodeSnapshot, Status};
+use mpsgate_api::{Done, NodeSnapshot, Status};
 use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
@@ -187,7 +187,7 @@ impl Daemon {
     }
 
     /// Remembers what was done to a container or process.
-    pub(crate) fn note(&self, card: &GpuUuid, of: Option<&Entry>, what: &'static str, why: String) {
+    pub(crate) fn note(&self, card: &GpuUuid, of: Option<&Entry>, what: Done, why: String) {
         self.change(|node, effects| node.note(card, of, what, why, now_ms(), effects));
     }
 

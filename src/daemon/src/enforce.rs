@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use mpsgate_api::Done;
 use mpsgate_config::Enforce;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::{Entry, State};
@@ -22,7 +23,7 @@ const TELL: Duration = Duration::from_secs(1);
 pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, entry: Option<&Entry>, why: String) {
     let container = entry.map(|entry| entry.grant.name());
     log::warn!(uuid = card.as_str(), container = container.as_deref(), reason = why.as_str(); "reported, nothing is done");
-    daemon.note(card, entry, "reported", why);
+    daemon.note(card, entry, Done::Reported, why);
 }
 
 /// Does what `policy.enforce` says about a container that was found to do harm: ends it.
@@ -49,12 +50,12 @@ pub(crate) async fn enforce(daemon: &Daemon, card: &GpuUuid, entry: &Entry, why:
     match killed {
         Ok(()) => {
             log::warn!(container, uuid, reason = why.as_str(); "killed");
-            daemon.note(card, Some(entry), "killed", why);
+            daemon.note(card, Some(entry), Done::Killed, why);
         }
         Err(error) => {
             log::error!(container, uuid, reason = why.as_str(), error:% = error; "not killed");
             let why = format!("{why}; it was to be killed, but {error}");
-            daemon.note(card, Some(entry), "failed", why);
+            daemon.note(card, Some(entry), Done::Failed, why);
         }
     }
 }

@@ -116,7 +116,7 @@ fn take(daemon: &Daemon, handlers: Handlers) {
         };
         let report = &handlers.report;
         log::info!(
-            engine = report.engine.as_str(), by = report.by.word(), led = names(&report.led).as_str(), round = names(&report.round).as_str(),
+            engine = report.engine.as_str(), by = report.by.as_str(), led = names(&report.led).as_str(), round = names(&report.round).as_str(),
             unknown = names(&report.unknown).as_str();
             "handlers of the engine"
         );

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Schedule;
-use mpsgate_gpu::ComputeMode;
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{ComputeMode, GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
 use mpsgate_node::{NOT_YET, Node};
 use mpsgate_policy::Disturbance;
@@ -173,8 +172,7 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         known.total = Mib(card.memory_total_mib);
         known.memory = memory;
         known.used = Mib(card.memory_used_mib);
-        let mode = card.compute_mode.to_string();
-        let changed = std::mem::replace(&mut known.compute_mode, mode) != known.compute_mode;
+        let changed = known.compute_mode.replace(card.compute_mode) != known.compute_mode;
         let served = known.mps.as_ref().is_some_and(|mps| mps.pid.is_some());
         if (served && card.compute_mode != ComputeMode::ExclusiveProcess) || (shared && changed) {
             daemon.order(&uuid, Order::ComputeMode);
@@ -245,7 +243,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         total: Mib(0),
         memory: Mib(0),
         used: Mib(0),
-        compute_mode: String::new(),
+        compute_mode: None,
         managed,
         health: Health::Starting,
         lost: None,

@@ -1,8 +1,6 @@
 //! One card as NVML describes it, and whether it can be shared under MPS.
 
-use std::fmt;
-use std::str::FromStr;
-
+use mpsgate_model::ComputeMode;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
 
 /// One card at the moment of the call. Nothing in it updates itself.
@@ -64,78 +62,21 @@ pub enum MigState {
     Unsupported,
 }
 
-/// Who may create contexts on a card, by the names of `nvidia-smi -c`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ComputeMode {
-    /// Any number of processes.
-    Default,
-    /// Removed from CUDA; still a value that old settings may hold.
-    ExclusiveThread,
-    /// Nobody.
-    Prohibited,
-    /// One process: under MPS the server, so that nobody gets past it.
-    ExclusiveProcess,
-}
-
-impl ComputeMode {
-    const ALL: [Self; 4] =
-        [Self::Default, Self::ExclusiveThread, Self::Prohibited, Self::ExclusiveProcess];
-
-    /// The name that `nvidia-smi -c` takes, `EXCLUSIVE_PROCESS`. [`FromStr`] reads it back.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Default => "DEFAULT",
-            Self::ExclusiveThread => "EXCLUSIVE_THREAD",
-            Self::Prohibited => "PROHIBITED",
-            Self::ExclusiveProcess => "EXCLUSIVE_PROCESS",
-        }
+pub(crate) fn of_nvml(mode: NvmlComputeMode) -> ComputeMode {
+    match mode {
+        NvmlComputeMode::Default => ComputeMode::Default,
+        NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
+        NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+        NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
     }
 }
 
-impl fmt::Display for ComputeMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A text that names no compute mode.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown compute mode `{0}` (one of DEFAULT, EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS)"
-)]
-pub struct UnknownComputeMode(pub String);
-
-impl FromStr for ComputeMode {
-    type Err = UnknownComputeMode;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| UnknownComputeMode(text.to_owned()))
-    }
-}
-
-impl From<NvmlComputeMode> for ComputeMode {
-    fn from(mode: NvmlComputeMode) -> Self {
-        match mode {
-            NvmlComputeMode::Default => Self::Default,
-            NvmlComputeMode::ExclusiveThread => Self::ExclusiveThread,
-            NvmlComputeMode::Prohibited => Self::Prohibited,
-            NvmlComputeMode::ExclusiveProcess => Self::ExclusiveProcess,
-        }
-    }
-}
-
-impl From<ComputeMode> for NvmlComputeMode {
-    fn from(mode: ComputeMode) -> Self {
-        match mode {
-            ComputeMode::Default => Self::Default,
-            ComputeMode::ExclusiveThread => Self::ExclusiveThread,
-            ComputeMode::Prohibited => Self::Prohibited,
-            ComputeMode::ExclusiveProcess => Self::ExclusiveProcess,
-        }
+pub(crate) fn to_nvml(mode: ComputeMode) -> NvmlComputeMode {
+    match mode {
+        ComputeMode::Default => NvmlComputeMode::Default,
+        ComputeMode::ExclusiveThread => NvmlComputeMode::ExclusiveThread,
+        ComputeMode::Prohibited => NvmlComputeMode::Prohibited,
+        ComputeMode::ExclusiveProcess => NvmlComputeMode::ExclusiveProcess,
     }
 }
 
@@ -223,17 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn compute_modes_survive_their_name() {
-        for mode in ComputeMode::ALL {
-            assert_eq!(mode.name().parse(), Ok(mode));
-            assert_eq!(ComputeMode::from(NvmlComputeMode::from(mode)), mode);
-        }
-    }
-
-    #[test]
-    fn refuses_an_unknown_compute_mode_by_name() {
-        for text in ["", "default", "EXCLUSIVE_PROCESS ", "3"] {
-            assert_eq!(text.parse::<ComputeMode>(), Err(UnknownComputeMode(text.to_owned())));
+    fn compute_modes_survive_nvml() {
+        for word in ["DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"] {
+            let mode = ComputeMode::parse(word).expect("a compute mode");
+            assert_eq!((mode.as_str(), of_nvml(to_nvml(mode))), (word, mode));
         }
     }
 

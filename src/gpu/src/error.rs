@@ -3,9 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use mpsgate_model::ComputeMode;
 use nvml_wrapper::error::NvmlError;
-
-use crate::ComputeMode;
 
 /// A failure of NVML. The cause stands in `source()`, the remedy in [`GpuError::hint`].
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 //!
 //! Owns the one NVML handle of a process: which cards there are, whether they can be shared under
 //! MPS, who uses them, and their compute mode. Every call blocks; an async caller goes through
-//! `spawn_blocking`. Decides nothing about grants and knows no other mpsgate crate. Called by the
-//! daemon and the operator's command, never by the shim.
+//! `spawn_blocking`. Decides nothing about grants. Called by the daemon and the operator's command,
+//! never by the shim.
 
 mod card;
 mod error;
@@ -13,7 +13,7 @@ mod nvml;
 mod process;
 mod simulated;
 
-pub use card::{Card, ComputeMode, MigState, Unfit, UnknownComputeMode};
+pub use card::{Card, MigState, Unfit};
 pub use error::{CardAction, CardError, GpuError, LimitAction};
 pub use limits::{MemoryLimit, MemoryLimits};
 pub use memory::advertised_mib;

@@ -4,14 +4,15 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 
+use mpsgate_model::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, cuda_driver_version_major, cuda_driver_version_minor};
 
+use crate::card::{of_nvml, to_nvml};
 use crate::process::{lists_are_sound, merge, retry_insufficient};
 use crate::simulated::is_simulated;
 use crate::{
-    Card, CardAction, CardError, ComputeMode, GpuError, GpuProcess, MigState, ProcessKind,
-    ProcessList,
+    Card, CardAction, CardError, GpuError, GpuProcess, MigState, ProcessKind, ProcessList,
 };
 
 pub(crate) const BYTES_PER_MIB: u64 = 1 << 20;
@@ -114,7 +115,7 @@ impl Nvml {
     /// As [`Nvml::card`].
     pub fn compute_mode(&self, uuid: &str) -> Result<ComputeMode, GpuError> {
         let mode = self.device(uuid)?.compute_mode();
-        Ok(mode.map_err(on_card(uuid, CardAction::Read("compute mode")))?.into())
+        Ok(of_nvml(mode.map_err(on_card(uuid, CardAction::Read("compute mode")))?))
     }
 
     /// Changes who may create contexts. Needs root of the host; lasts until reboot or driver
@@ -123,7 +124,7 @@ impl Nvml {
     /// # Errors
     /// As [`Nvml::card`].
     pub fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<(), GpuError> {
-        let set = self.device(uuid)?.set_compute_mode(mode.into());
+        let set = self.device(uuid)?.set_compute_mode(to_nvml(mode));
         Ok(set.map_err(on_card(uuid, CardAction::SetComputeMode(mode)))?)
     }
 
@@ -220,7 +221,7 @@ fn read_card(device: &Device<'_>, index: u32) -> Result<Card, CardError> {
         memory_used_mib: memory.used.div_ceil(BYTES_PER_MIB),
         compute_capability,
         mig: mig_state(device).map_err(on("mig mode"))?,
-        compute_mode: device.compute_mode().map_err(on("compute mode"))?.into(),
+        compute_mode: of_nvml(device.compute_mode().map_err(on("compute mode"))?),
         pci_bus_id: device.pci_info().map_err(on("pci address"))?.bus_id,
         uuid,
     })

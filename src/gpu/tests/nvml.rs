@@ -15,9 +15,9 @@ use std::process::Command;
 use std::{env, fs, thread};
 
 use mpsgate_gpu::{
-    Card, CardAction, ComputeMode, GpuError, GpuProcess, MigState, Nvml, NvmlError, ProcessKind,
-    Unfit,
+    Card, CardAction, GpuError, GpuProcess, MigState, Nvml, NvmlError, ProcessKind, Unfit,
 };
+use mpsgate_model::ComputeMode;
 use serde_json::{Value, json};
 
 use node::Node;

@@ -202,7 +202,7 @@ impl Told {
             return;
         }
         let why: String = plain(why).chars().take(LONGEST_TOLD).collect();
-        let (reason, untold) = (event.reason.word(), self.untold);
+        let (reason, untold) = (event.reason.as_str(), self.untold);
         log::warn!(subject:? = event.subject, reason, why = why.as_str(), untold; "an event is not written");
         (self.last, self.untold) = (Some(now), 0);
     }
@@ -216,7 +216,7 @@ async fn attempt(
 ) -> (Folded, Option<Client>, Result<Outcome, Error>) {
     let mut client = client;
     let done = tokio::time::timeout(LATE, write(settings, &mut client, &event)).await;
-    let what = || format!("write event {}", event.reason.word());
+    let what = || format!("write event {}", event.reason.as_str());
     let late = |_| Err(Error::Late { what: what(), seconds: LATE.as_secs() });
     let done = done.unwrap_or_else(late);
     (event, client, done)
@@ -258,7 +258,7 @@ async fn write(
                 "apiVersion": "v1", "kind": "Event",
                 "metadata": {"generateName": format!("{}.", name.get(..200).unwrap_or(name)), "namespace": namespace},
                 "involvedObject": {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid},
-                "reason": event.reason.word(), "message": event.message, "type": severity,
+                "reason": event.reason.as_str(), "message": event.message, "type": severity,
                 "source": {"component": MANAGER, "host": settings.node},
                 "reportingComponent": MANAGER, "reportingInstance": settings.node,
                 "firstTimestamp": event.first, "lastTimestamp": event.last, "count": event.count,
@@ -270,7 +270,7 @@ async fn write(
             events.create(&params, &body).await
         }
     };
-    let what = || format!("write event {} of {kind} {name}", event.reason.word());
+    let what = || format!("write event {} of {kind} {name}", event.reason.as_str());
     outcome(written, event.name.is_some(), what)
 }
 

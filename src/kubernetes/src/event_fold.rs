@@ -46,23 +46,13 @@ pub enum Reason {
     GpuModeSwitched,
 }
 
-impl Reason {
-    /// As it stands in the event.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::GpuMemoryRefused => "GPUMemoryRefused",
-            Self::GpuMemoryWarned => "GPUMemoryWarned",
-            Self::GpuWatchdog => "GPUWatchdog",
-            Self::GpuBypassAttempt => "GPUBypassAttempt",
-            Self::MpsFault => "MPSFault",
-            Self::MpsRecovered => "MPSRecovered",
-            Self::GpuPodNotAdmitted => "GPUPodNotAdmitted",
-            Self::GpuModeSwitchDeferred => "GPUModeSwitchDeferred",
-            Self::GpuModeSwitched => "GPUModeSwitched",
-        }
-    }
-}
+mpsgate_model::words!(Reason:
+    GpuMemoryRefused = "GPUMemoryRefused", GpuMemoryWarned = "GPUMemoryWarned",
+    GpuWatchdog = "GPUWatchdog", GpuBypassAttempt = "GPUBypassAttempt",
+    MpsFault = "MPSFault", MpsRecovered = "MPSRecovered",
+    GpuPodNotAdmitted = "GPUPodNotAdmitted", GpuModeSwitchDeferred = "GPUModeSwitchDeferred",
+    GpuModeSwitched = "GPUModeSwitched",
+);
 
 /// Whether somebody has to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -80,7 +80,7 @@ mod tests {
         );
         assert_eq!(parse_handlers(&text), Ok(report()));
         for by in [By::Nobody, By::Files, By::Engine] {
-            assert_eq!(serde_json::to_value(by).ok(), Some(by.word().into()));
+            assert_eq!(serde_json::to_value(by).ok(), Some(by.as_str().into()));
         }
     }
 

@@ -16,3 +16,23 @@ pub struct NodeCard {
     /// Whether it is handed to mpsgate.
     pub managed: bool,
 }
+
+/// Who may create contexts on a card: NVML's compute modes. A word is that of `nvidia-smi -c`; a
+/// lease has the name in small letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeMode {
+    /// Any number of processes.
+    Default,
+    /// Removed from CUDA; still a value that old settings may hold.
+    ExclusiveThread,
+    /// Nobody.
+    Prohibited,
+    /// One process: under MPS the server, so that nobody gets past it.
+    ExclusiveProcess,
+}
+
+crate::words!(ComputeMode:
+    Default = "DEFAULT", ExclusiveThread = "EXCLUSIVE_THREAD", Prohibited = "PROHIBITED",
+    ExclusiveProcess = "EXCLUSIVE_PROCESS",
+);

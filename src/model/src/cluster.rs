@@ -29,22 +29,8 @@ pub enum Placement {
     Spread,
 }
 
-impl Placement {
-    /// The value of the node label and of the scheduler's flag: `binpack` or `spread`.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Binpack, Self::Spread].into_iter().find(|known| known.as_str() == word)
-    }
-
-    /// The word that [`parse`](Self::parse) takes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Binpack => "binpack",
-            Self::Spread => "spread",
-        }
-    }
-}
+// As the node label and the scheduler's flag have it.
+crate::words!(Placement: Binpack = "binpack", Spread = "spread");
 
 /// What each container has on each card, by the container's name and the card's index.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -139,17 +125,8 @@ pub enum By {
     Engine,
 }
 
-impl By {
-    /// As the annotation has it.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Nobody => "nobody",
-            Self::Files => "files",
-            Self::Engine => "engine",
-        }
-    }
-}
+// As the annotation has it.
+crate::words!(By: Nobody = "nobody", Files = "files", Engine = "engine");
 
 /// A node with cards of mpsgate's, as a pod chooses it and its RuntimeClass.
 #[derive(Debug, Clone, PartialEq, Eq)]

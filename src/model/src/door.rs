@@ -74,26 +74,12 @@ pub enum Reason {
     Ended,
 }
 
-impl Reason {
-    /// The name in logs and metrics, and in [`Question::Counts`].
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Silent => "silent",
-            Self::Words => "words",
-            Self::Word => "word",
-            Self::Debugger => "debugger",
-            Self::Sender => "sender",
-            Self::Elsewhere => "elsewhere",
-            Self::Uid => "uid",
-            Self::Queue => "queue",
-            Self::Waited => "waited",
-            Self::Full => "full",
-            Self::Talks => "talks",
-            Self::Ended => "ended",
-        }
-    }
-}
+// As logs, metrics and [`Question::Counts`] have it.
+crate::words!(Reason:
+    Silent = "silent", Words = "words", Word = "word", Debugger = "debugger",
+    Sender = "sender", Elsewhere = "elsewhere", Uid = "uid", Queue = "queue",
+    Waited = "waited", Full = "full", Talks = "talks", Ended = "ended"
+);
 
 /// What became of the card's clients since the gate began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

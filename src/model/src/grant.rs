@@ -31,18 +31,9 @@ pub enum Guarantee {
     Cgroup,
 }
 
-impl Guarantee {
-    /// The word that status, metrics and pages use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Mps => "mps",
-            Self::MpsWatchdog => "mps+watchdog",
-            Self::Cgroup => "cgroup",
-        }
-    }
-}
+crate::words!(Guarantee:
+    None = "none", Mps = "mps", MpsWatchdog = "mps+watchdog", Cgroup = "cgroup",
+);
 
 /// One card of a grant, named in each way that an injection may need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,6 +19,7 @@ mod ids;
 pub mod ledger;
 pub mod ledger_file;
 mod number;
+mod one_of;
 mod pod;
 pub mod printable;
 mod qualification;
@@ -27,7 +28,7 @@ mod refusal;
 mod request;
 mod resource;
 
-pub use card::NodeCard;
+pub use card::{ComputeMode, NodeCard};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
 pub use grant::{
@@ -37,6 +38,7 @@ pub use grant::{
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
 pub use number::{QuantityError, parse_count};
+pub use one_of::{OneOf, Words};
 pub use pod::{Handed, PodContainer};
 pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;

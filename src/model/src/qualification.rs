@@ -48,6 +48,13 @@ pub enum Question {
     Throughput,
 }
 
+// Its name in the list, files and reports.
+crate::words!(Question:
+    Attach = "attach", Commands = "commands", OwnShm = "own-shm", Limit = "limit",
+    Bypass = "bypass", Processes = "processes", Detour = "detour", Users = "users",
+    Terminate = "terminate", Cgroup = "cgroup", Throughput = "throughput",
+);
+
 impl Question {
     /// Those that decide, in the order in which they are asked.
     pub const ALL: [Self; 7] = [
@@ -61,24 +68,6 @@ impl Question {
     ];
     /// What is asked after them with `--full`.
     pub const FULL: [Self; 4] = [Self::Users, Self::Terminate, Self::Cgroup, Self::Throughput];
-
-    /// Its name in the list, files and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attach => "attach",
-            Self::Commands => "commands",
-            Self::OwnShm => "own-shm",
-            Self::Limit => "limit",
-            Self::Bypass => "bypass",
-            Self::Processes => "processes",
-            Self::Detour => "detour",
-            Self::Users => "users",
-            Self::Terminate => "terminate",
-            Self::Cgroup => "cgroup",
-            Self::Throughput => "throughput",
-        }
-    }
 
     /// The question, for people.
     #[must_use]
@@ -100,7 +89,7 @@ impl Question {
 
     fn field(self, number: usize) -> &'static str {
         let rows = LIST.lines().map(|line| line.split('|').map(str::trim));
-        let mut own = rows.filter(|row| row.clone().take(2).eq(["qualify", self.name()]));
+        let mut own = rows.filter(|row| row.clone().take(2).eq(["qualify", self.as_str()]));
         own.next().and_then(|mut row| row.nth(number)).unwrap_or_default()
     }
 }
@@ -117,17 +106,7 @@ pub enum Verdict {
     Unanswered,
 }
 
-impl Verdict {
-    /// The word in files and reports.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Yes => "yes",
-            Self::No => "no",
-            Self::Unanswered => "unanswered",
-        }
-    }
-}
+crate::words!(Verdict: Yes = "yes", No = "no", Unanswered = "unanswered");
 
 /// The answer to one question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,7 +293,7 @@ mod tests {
         assert_eq!(recorded, [&Question::Bypass]);
         let rows = LIST.lines().filter_map(|line| line.strip_prefix("qualify | "));
         let names: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
-        let own: Vec<&str> = all.iter().map(|question| question.name()).collect();
+        let own: Vec<&str> = all.iter().map(|question| question.as_str()).collect();
         assert_eq!(names, own);
         let written: Vec<_> =
             all.iter().map(|question| serde_json::to_value(question).unwrap()).collect();

@@ -18,26 +18,13 @@ use mpsgate_host::clock::now_ms;
 use mpsgate_host::crash_steps;
 use mpsgate_host::file::{self, Durability, New};
 use mpsgate_host::format::{self, FormatError};
+use mpsgate_model::ComputeMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::MpsError;
 
 /// The only format so far.
 const FORMAT: u32 = 1;
-
-/// NVML's compute modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ComputeMode {
-    /// Any number of contexts.
-    Default,
-    /// One thread's context; gone since CUDA 8.
-    ExclusiveThread,
-    /// No compute at all.
-    Prohibited,
-    /// One process's contexts: under MPS the server's.
-    ExclusiveProcess,
-}
 
 /// What must be restored, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -53,7 +53,7 @@ pub use instance::{ControlDaemon, MpsInstance};
 pub use kept::{Kept, server_of};
 pub use launch::{LaunchError, launch};
 pub use layout::{MpsDirectories, Repair};
-pub use lease::{ComputeMode, Lease, LeaseDir, Taken};
+pub use lease::{Lease, LeaseDir, Taken};
 pub use log_file::LogFile;
 pub use mpsgate_host::process::Signal;
 pub use process::Process;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{CardMemory, MpsStatus};
+use mpsgate_api::{CardMemory, CardState, MpsStatus};
 use mpsgate_model::door::Counts;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::{Answer, GpuUuid, GrantKey, Mib, Qualification, Subject};
+use mpsgate_model::{Answer, ComputeMode, GpuUuid, GrantKey, Mib, OneOf, Qualification, Subject};
 use mpsgate_policy::{Conclusion, Condition, Disturbance, SharedMemory, Sight};
 
 /// Processes that a sentence names.
@@ -31,7 +31,7 @@ pub struct Card {
     /// Memory in use on the device, as last read.
     pub used: Mib,
     /// NVML's compute mode, as last read.
-    pub compute_mode: String,
+    pub compute_mode: Option<ComputeMode>,
     /// Who handed it to mpsgate, if anybody.
     pub managed: Option<ManagedBy>,
     /// Whether grants are possible, as its card task sees it.
@@ -233,15 +233,6 @@ impl Health {
             Self::Unfit(trouble) | Self::Unhealthy(trouble) => Some(trouble),
         }
     }
-
-    /// For `status`.
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Ready => "ready",
-            Self::Starting => "starting",
-            Self::Unfit(trouble) | Self::Unhealthy(trouble) => &trouble.why,
-        }
-    }
 }
 
 impl Card {
@@ -259,8 +250,12 @@ impl Card {
     }
 
     /// For `status`, of a managed card.
-    pub fn state(&self) -> &str {
-        self.trouble().map_or_else(|| self.health.text(), |trouble| &trouble.why)
+    pub fn state(&self) -> OneOf<CardState> {
+        match (self.trouble(), &self.health) {
+            (Some(trouble), _) => OneOf::Other(trouble.why.clone()),
+            (None, Health::Starting) => CardState::Starting.into(),
+            (None, _) => CardState::Ready.into(),
+        }
     }
 
     /// Takes what its card task thinks of it.

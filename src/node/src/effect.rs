@@ -1,6 +1,7 @@
 //! What is to be done after a change of the state. Values: the daemon does them in their order,
 //! tests print them.
 
+use mpsgate_api::Done;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, PodContainer};
 
@@ -31,7 +32,7 @@ pub enum Effect {
     /// The smallest grant of the card may have changed.
     Cap(GpuUuid),
     /// Count what was done to a container or process.
-    Count(&'static str),
+    Count(Done),
     /// Tell the pod's author.
     TellPod(PodContainer, Why, String),
 }

@@ -6,15 +6,14 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::Code;
+use mpsgate_model::{Code, OneOf};
 use mpsgate_policy::NoteAction;
 
 /// For what is no code of this version.
 const OTHER: &str = "OTHER";
 /// Longest code that is kept. Codes come from root's own programs, maybe of another version.
 const CODE_MAX: usize = 40;
-/// A container that was started although something was found; what `status` shows of them.
-const NOTES: [NoteAction; 3] = [NoteAction::Stripped, NoteAction::Warned, NoteAction::Noted];
+/// What `status` shows of containers that were started although something was found.
 const NOTES_OF_STATUS: [NoteAction; 2] = [NoteAction::Stripped, NoteAction::Warned];
 
 /// Notes that are remembered, each a container's, a code's and a text's, so that it counts once.
@@ -54,13 +53,13 @@ impl Heard {
     pub(crate) fn take(
         &mut self,
         container: &str,
-        action: &str,
+        action: &OneOf<NoteAction>,
         code: &str,
         text: &str,
         now: Instant,
     ) -> Telling {
-        let is_note = NOTES.iter().any(|note| note.as_str() == action);
-        if is_note && !self.is_new(self.by.hash_one((container, action, code, text))) {
+        let is_note = done(action) != NoteAction::Refused;
+        if is_note && !self.is_new(self.by.hash_one((container, action.as_str(), code, text))) {
             return Telling::Known;
         }
         let lines = if is_note { &mut self.notes } else { &mut self.refusals };
@@ -109,33 +108,40 @@ impl Lines {
     }
 }
 
-/// By what was done, and code. Any action but a note's is a refusal (`None`).
+/// A word that is not known is a refusal's.
+fn done(action: &OneOf<NoteAction>) -> NoteAction {
+    match action {
+        OneOf::Known(action) => *action,
+        OneOf::Other(_) => NoteAction::Refused,
+    }
+}
+
+/// By what was done, and code.
 #[derive(Debug, Clone, Default)]
-pub struct CodeCounts(BTreeMap<(Option<NoteAction>, String), u64>);
+pub struct CodeCounts(BTreeMap<(NoteAction, String), u64>);
 
 impl CodeCounts {
     /// One more. What has not the form of a code is not kept.
-    pub fn count(&mut self, action: &str, code: &str) {
-        let note = NOTES.into_iter().find(|note| note.as_str() == action);
+    pub fn count(&mut self, action: &OneOf<NoteAction>, code: &str) {
         let is_code =
             code.len() <= CODE_MAX && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
         let code = if is_code { code } else { OTHER };
-        *self.0.entry((note, code.to_owned())).or_default() += 1;
+        *self.0.entry((done(action), code.to_owned())).or_default() += 1;
     }
 
     /// Refused, by code as it came.
     pub fn refusals(&self) -> BTreeMap<String, u64> {
-        self.by_code(|note| note.is_none())
+        self.by_code(|action| action == NoteAction::Refused)
     }
 
     /// Stripped or warned of, and started, by code as it came.
     pub fn notes(&self) -> BTreeMap<String, u64> {
-        self.by_code(|note| note.is_some_and(|note| NOTES_OF_STATUS.contains(&note)))
+        self.by_code(|action| NOTES_OF_STATUS.contains(&action))
     }
 
-    fn by_code(&self, wanted: impl Fn(Option<NoteAction>) -> bool) -> BTreeMap<String, u64> {
+    fn by_code(&self, wanted: impl Fn(NoteAction) -> bool) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
-        for ((_, code), count) in self.0.iter().filter(|((note, _), _)| wanted(*note)) {
+        for ((_, code), count) in self.0.iter().filter(|((action, _), _)| wanted(*action)) {
             *counts.entry(code.clone()).or_default() += count;
         }
         counts
@@ -146,8 +152,8 @@ impl CodeCounts {
     pub fn refusal_series(&self) -> BTreeMap<&'static str, u64> {
         let codes = Code::ALL.iter().map(|code| code.as_str()).chain([OTHER]);
         let mut series: BTreeMap<_, _> = codes.map(|code| (code, 0)).collect();
-        for ((note, code), count) in &self.0 {
-            if note.is_none() {
+        for ((action, code), count) in &self.0 {
+            if *action == NoteAction::Refused {
                 *series.entry(label(code)).or_default() += count;
             }
         }
@@ -157,9 +163,9 @@ impl CodeCounts {
     /// Started with a note, for series: by the word for what was done, and code.
     pub fn note_series(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         let mut series = BTreeMap::new();
-        for ((note, code), count) in &self.0 {
-            if let Some(note) = note {
-                *series.entry((note.as_str(), label(code))).or_default() += count;
+        for ((action, code), count) in &self.0 {
+            if *action != NoteAction::Refused {
+                *series.entry((action.as_str(), label(code))).or_default() += count;
             }
         }
         series
@@ -175,19 +181,23 @@ mod tests {
     #![expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
     use super::*;
 
+    const REFUSED: OneOf<NoteAction> = OneOf::Known(NoteAction::Refused);
+    const STRIPPED: OneOf<NoteAction> = OneOf::Known(NoteAction::Stripped);
+    const WARNED: OneOf<NoteAction> = OneOf::Known(NoteAction::Warned);
+    const NOTED: OneOf<NoteAction> = OneOf::Known(NoteAction::Noted);
     const TOLD: Telling = Telling::Told { untold: 0 };
 
     #[test]
     fn a_note_counts_once_for_each_container_and_code() {
         let (mut heard, now) = (Heard::default(), Instant::now());
-        assert_eq!(heard.take("a", "stripped", "E_DEVICE_RULE", "why", now), TOLD);
+        assert_eq!(heard.take("a", &STRIPPED, "E_DEVICE_RULE", "why", now), TOLD);
         for _ in 0..100_000 {
-            assert_eq!(heard.take("a", "stripped", "E_DEVICE_RULE", "why", now), Telling::Known);
+            assert_eq!(heard.take("a", &STRIPPED, "E_DEVICE_RULE", "why", now), Telling::Known);
         }
         for (container, action, code) in [
-            ("b", "stripped", "E_DEVICE_RULE"),
-            ("a", "stripped", "E_ANNOTATION"),
-            ("a", "warned", "E_DEVICE_RULE"),
+            ("b", &STRIPPED, "E_DEVICE_RULE"),
+            ("a", &STRIPPED, "E_ANNOTATION"),
+            ("a", &WARNED, "E_DEVICE_RULE"),
         ] {
             assert_eq!(
                 heard.take(container, action, code, "why", now),
@@ -196,26 +206,23 @@ mod tests {
             );
         }
         // A container that is refused each time it is started is refused each time.
-        assert_eq!(heard.take("a", "refused", "E_SPEC", "why", now), TOLD);
-        assert_eq!(heard.take("a", "refused", "E_SPEC", "why", now), TOLD);
+        assert_eq!(heard.take("a", &REFUSED, "E_SPEC", "why", now), TOLD);
+        assert_eq!(heard.take("a", &REFUSED, "E_SPEC", "why", now), TOLD);
     }
 
     #[test]
     fn a_flood_of_containers_is_counted_and_not_logged_and_hides_no_refusal() {
         let (mut heard, start) = (Heard::default(), Instant::now());
         let told = |heard: &mut Heard, range: std::ops::Range<u32>, now| {
-            let one = |n| heard.take(&n_th(n), "noted", "E_ANNOTATION", "why", now);
+            let one = |n| heard.take(&n_th(n), &NOTED, "E_ANNOTATION", "why", now);
             let all: Vec<_> = range.map(one).collect();
             all.iter().filter(|telling| matches!(telling, Telling::Told { .. })).count()
         };
         assert_eq!(told(&mut heard, 0..100_000, start), LINES as usize);
-        assert_eq!(heard.take("r", "refused", "E_SPEC", "why", start), TOLD);
+        assert_eq!(heard.take("r", &REFUSED, "E_SPEC", "why", start), TOLD);
         let later = start + 2 * LINE_EVERY;
         let untold = u64::from(100_000 - LINES);
-        assert_eq!(
-            heard.take("n", "noted", "E_ANNOTATION", "why", later),
-            Telling::Told { untold }
-        );
+        assert_eq!(heard.take("n", &NOTED, "E_ANNOTATION", "why", later), Telling::Told { untold });
         assert_eq!(told(&mut heard, 100_000..200_000, later), 1);
         assert!(heard.noted.len() <= REMEMBERED && heard.order.len() <= REMEMBERED);
     }
@@ -228,9 +235,9 @@ mod tests {
     fn a_code_of_another_version_makes_no_series_of_its_own() {
         let mut counts = CodeCounts::default();
         for code in ["E_FUTURE", "", "E_NO_CAPACITY\"} 1\n"] {
-            counts.count("refused", code);
+            counts.count(&REFUSED, code);
         }
-        counts.count("what is this", "E_NO_CAPACITY");
+        counts.count(&OneOf::Other("what is this".to_owned()), "E_NO_CAPACITY");
         let series = counts.refusal_series();
         assert_eq!(series.len(), Code::ALL.len() + 1);
         assert_eq!((series[OTHER], series["E_NO_CAPACITY"], series["E_SPEC"]), (3, 1, 0));
@@ -242,7 +249,7 @@ mod tests {
         let mut counts = CodeCounts::default();
         let long = "E".repeat(CODE_MAX + 1);
         for code in ["E_FUTURE", "e_small", "E_1", &long] {
-            counts.count("refused", code);
+            counts.count(&REFUSED, code);
         }
         assert_eq!(counts.refusals(), [("E_FUTURE".to_owned(), 1), (OTHER.to_owned(), 3)].into());
     }
@@ -250,10 +257,10 @@ mod tests {
     #[test]
     fn what_was_only_noted_is_in_the_metrics_alone() {
         let mut counts = CodeCounts::default();
-        for action in ["stripped", "stripped", "warned", "noted"] {
+        for action in [&STRIPPED, &STRIPPED, &WARNED, &NOTED] {
             counts.count(action, "E_VISIBLE_DEVICES");
         }
-        counts.count("stripped", "E_FUTURE");
+        counts.count(&STRIPPED, "E_FUTURE");
         let series = [
             (("noted", "E_VISIBLE_DEVICES"), 1),
             (("stripped", OTHER), 1),

@@ -131,6 +131,8 @@ pub struct Note {
 /// What was done about something that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoteAction {
+    /// The container was refused. A note is of one that is started; a report may be of this one.
+    Refused,
     /// Taken away.
     Stripped,
     /// Let through, because the settings say so.
@@ -139,17 +141,9 @@ pub enum NoteAction {
     Noted,
 }
 
-impl NoteAction {
-    /// The word in logs and messages.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stripped => "stripped",
-            Self::Warned => "warned",
-            Self::Noted => "noted",
-        }
-    }
-}
+mpsgate_model::words!(NoteAction:
+    Refused = "refused", Stripped = "stripped", Warned = "warned", Noted = "noted",
+);
 
 impl Note {
     pub(crate) fn new(action: NoteAction, code: Code, text: impl Into<String>) -> Self {

@@ -227,7 +227,7 @@ fn due(found: Option<&Qualification>, now: &Subject) -> Option<String> {
     let disturbed: Vec<&Answer> =
         found.answers.iter().filter(|answer| !answer.meanwhile.is_empty()).collect();
     if let Some(last) = disturbed.last() {
-        let names: Vec<&str> = disturbed.iter().map(|answer| answer.question.name()).collect();
+        let names: Vec<&str> = disturbed.iter().map(|answer| answer.question.as_str()).collect();
         return Some(format!(
             "no answer counts to {}: meanwhile {}",
             names.join(", "),
@@ -236,6 +236,6 @@ fn due(found: Option<&Qualification>, now: &Subject) -> Option<String> {
     }
     let open = |question: &Question| found.answer(*question).is_none();
     let open: Vec<&str> =
-        Question::ALL.iter().filter(|question| open(question)).map(|one| one.name()).collect();
+        Question::ALL.iter().filter(|question| open(question)).map(|one| one.as_str()).collect();
     (!open.is_empty()).then(|| format!("not asked were: {}", open.join(", ")))
 }

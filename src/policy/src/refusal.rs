@@ -24,17 +24,10 @@ pub enum May {
     Have,
 }
 
-impl May {
-    /// As SECURITY.md has it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Never => "refused",
-            Self::Alone => "refused with others' processes",
-            Self::Have => "allowed",
-        }
-    }
-}
+// As SECURITY.md has it.
+mpsgate_model::words!(May:
+    Never = "refused", Alone = "refused with others' processes", Have = "allowed",
+);
 
 /// Every capability of today's kernels, with what it does to limits. What is not here is a newer
 /// one, and counts as [`May::Never`]. Measured from inside (`tests/e2e/escape`, runc 1.1.5):

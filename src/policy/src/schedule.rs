@@ -31,28 +31,14 @@ pub enum Word {
     Off,
 }
 
+mpsgate_model::words!(Word: Mps = "mps", Share = "share", Off = "off");
+
 impl Word {
     /// The word of the node label; every word that is not ours is another system's (`default`,
     /// `cgpu`, `core_mem`, `topology`, `mig`, `disabled`, and what is yet to come).
     #[must_use]
     pub fn of_label(value: &str) -> Self {
         Self::parse(value).unwrap_or(Self::Off)
-    }
-
-    /// The word that [`as_str`](Self::as_str) gives.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Mps, Self::Share, Self::Off].into_iter().find(|known| known.as_str() == word)
-    }
-
-    /// For files and people.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Mps => "mps",
-            Self::Share => "share",
-            Self::Off => "off",
-        }
     }
 }
 

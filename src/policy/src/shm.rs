@@ -31,25 +31,18 @@ pub enum SharedMemory {
     Required,
 }
 
+mpsgate_model::words!(SharedMemory:
+    Unknown = "unknown", Anonymous = "anonymous", Named = "named", Required = "required",
+);
+
 impl SharedMemory {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Anonymous, Self::Named, Self::Required];
 
-    /// The word in files, status and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Anonymous => "anonymous",
-            Self::Named => "named",
-            Self::Required => "required",
-        }
-    }
-
     /// What a word says; one that is not known says nothing.
     #[must_use]
     pub fn of_word(word: &str) -> Self {
-        Self::ALL.into_iter().find(|known| known.as_str() == word).unwrap_or_default()
+        Self::parse(word).unwrap_or_default()
     }
 
     /// How a server does, by what its log says of it (`true`: a region with a name) and whether the

@@ -99,7 +99,7 @@ fn every_answer_has_its_consequence() {
         // `all` has those that are always asked.
         let yes = Question::FULL.contains(&question).then_some(Verdict::Yes);
         for verdict in yes.into_iter().chain([Verdict::No, Verdict::Unanswered]) {
-            let title = format!("{}: {}", question.name(), verdict.as_str());
+            let title = format!("{}: {}", question.as_str(), verdict.as_str());
             cases.push((title, Some(but(question, verdict))));
         }
     }

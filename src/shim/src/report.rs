@@ -11,7 +11,7 @@ use mpsgate_config::paths;
 use mpsgate_model::{Code, PodContainer, Refusal, printable};
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
-use mpsgate_policy::Note;
+use mpsgate_policy::{Note, NoteAction};
 
 /// A refusal, and whether the daemon made it: then it has counted it already.
 pub(crate) struct Refused {
@@ -58,13 +58,8 @@ impl Report {
         if !by_daemon {
             let pod = pod.as_deref().cloned();
             let hint = Some(refusal.hint.to_string());
-            self.tell_daemon(
-                "refused",
-                refusal.code,
-                &printable::line(&refusal.sentence),
-                hint,
-                pod,
-            );
+            let sentence = printable::line(&refusal.sentence);
+            self.tell_daemon(NoteAction::Refused, refusal.code, &sentence, hint, pod);
         }
         refusal.render(&self.container)
     }
@@ -87,7 +82,7 @@ impl Report {
         if let Some(log) = &self.log {
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
-        self.tell_daemon(action.as_str(), *code, &note, None, pod);
+        self.tell_daemon(*action, *code, &note, None, pod);
     }
 
     /// What was asked for is done, but not as well as it could be. For the engine's log alone: it
@@ -116,7 +111,7 @@ impl Report {
     /// For the daemon's log and counters. Never waited for.
     fn tell_daemon(
         &self,
-        action: &str,
+        action: NoteAction,
         code: Code,
         sentence: &str,
         hint: Option<String>,
@@ -127,7 +122,7 @@ impl Report {
             Call::Report(mpsgate_api::Report {
                 container_id: self.container.clone(),
                 code: code.as_str().to_owned(),
-                action: action.to_owned(),
+                action: action.into(),
                 sentence: sentence.to_owned(),
                 hint,
                 pod,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mpsgate_api::{Activate, Call};
+use mpsgate_api::{Activate, Call, GrantState};
 use mpsgate_model::{ContainerId, GrantKey, Instance};
 use serde_json::json;
 
@@ -193,7 +193,8 @@ impl Bench<'_> {
         let bundle = Bundle::new(self.at, "live", &fixture::with_request())?;
         let grant = |number| self.grant(&bundle, &format!("live-{number}"));
         let containers = (0..LIVE_GRANTS).map(grant).collect::<Result<Vec<_>, _>>()?;
-        let active = status()?.grants.iter().filter(|grant| grant.state == "active").count();
+        let active =
+            status()?.grants.iter().filter(|grant| grant.state == GrantState::Active).count();
         if active == containers.len() {
             Ok(containers)
         } else {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use mpsgate_api::{Call, Client, Reply, Status};
+use mpsgate_api::{Call, CardState, Client, Reply, Status};
 use mpsgate_config::paths;
 use mpsgate_model::ledger::CgroupId;
 use nix::sched::{CloneFlags, setns, unshare};
@@ -106,7 +106,7 @@ impl Node {
                 return Err(format!("mpsgated ended with {status}").into());
             }
             let Ok(status) = status() else { return Ok(false) };
-            Ok(status.cards.iter().filter(|card| card.state == "ready").count() == cards)
+            Ok(status.cards.iter().filter(|card| card.state == CardState::Ready).count() == cards)
         });
         ready.map_err(|error| {
             let log = std::fs::read_to_string(log(at)).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mpsgate_api::Status;
+use mpsgate_api::{GrantState, Status};
 use mpsgate_config::paths;
 use mpsgate_host::door::Kind;
 use serde_json::Value;
@@ -100,7 +100,7 @@ fn grants(live: &BTreeMap<String, Live>) -> Result<Vec<String>, Failure> {
     let wanted: BTreeMap<String, (u64, u32)> = granted(live).collect();
     let found: BTreeMap<String, (u64, u32)> = grants
         .iter()
-        .filter(|grant| grant.state == "active")
+        .filter(|grant| grant.state == GrantState::Active)
         .map(|grant| (grant.container_id.clone(), (grant.memory_mib, grant.pid)))
         .collect();
     if found != wanted || grants.len() != wanted.len() {

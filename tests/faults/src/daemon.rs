@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mpsgate_api::{Call, Client, Reply, Status};
+use mpsgate_api::{Call, CardState, Client, Reply, Status};
 use mpsgate_config::paths;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -80,7 +80,7 @@ impl Daemon {
     pub(crate) fn wait_settled(&self) -> Result<(), Failure> {
         wait_for("mpsgated to have prepared its cards", || {
             let Ok(status) = status() else { return Ok(false) };
-            let settled = status.cards.iter().all(|card| card.state != "starting");
+            let settled = status.cards.iter().all(|card| card.state != CardState::Starting);
             Ok(settled && !status.cards.is_empty())
         })
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mpsgate_api::CardState;
 use mpsgate_config::paths;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -124,7 +125,7 @@ pub(crate) fn run(at: &Workplace, cycles: u64) -> Result<bool, Failure> {
         .map_err(|error| format!("{error}: {}", check::who_holds()))?;
     // Cards whose control daemon was killed are whole again once nobody holds them.
     wait_for("every card to be ready", || {
-        Ok(status()?.cards.iter().all(|card| !card.managed || card.state == "ready"))
+        Ok(status()?.cards.iter().all(|card| !card.managed || card.state == CardState::Ready))
     })
     .map_err(|error| format!("{error}: {}", check::who_holds()))?;
     before.renew_control()?;

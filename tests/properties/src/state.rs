@@ -72,7 +72,7 @@ pub(crate) fn lease(data: &[u8]) {
     as_file(UUID, data, |path| {
         let directory = LeaseDir::new(path.parent().unwrap());
         let read = directory.read(UUID);
-        let taken = directory.take(UUID, mpsgate_mps::ComputeMode::ExclusiveProcess);
+        let taken = directory.take(UUID, mpsgate_model::ComputeMode::ExclusiveProcess);
         assert_eq!(std::fs::read(&path).unwrap(), data, "a lease was overwritten");
         match (read, taken) {
             (Ok(Some(read)), Ok(Taken::Existing(taken))) => {

@@ -14,8 +14,8 @@ use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, par
 use mpsgate_config::Config;
 use mpsgate_edge::ExitCode;
 use mpsgate_model::door::{Prepared, Question};
-use mpsgate_model::{Code, Mib, Refusal, ledger_file};
-use mpsgate_mps::{ComputeMode, LeaseDir, MpsDirectories};
+use mpsgate_model::{Code, ComputeMode, Mib, Refusal, ledger_file};
+use mpsgate_mps::{LeaseDir, MpsDirectories};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};
 use serde::Serialize;
 use serde_json::Value;

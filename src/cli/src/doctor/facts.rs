@@ -7,6 +7,7 @@ use mpsgate_api::{NodeSnapshot, Status};
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::Card;
 use mpsgate_mps::{Capabilities, MpsState};
+use mpsgate_policy::schedule::Word;
 
 /// Why a fact is missing: an error with its causes, and its remedy where it knows one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +209,7 @@ impl Facts {
 
     /// Whether the cards are shared without MPS, as far as mpsgated has said.
     pub(super) fn shares(&self) -> bool {
-        self.daemon.as_ref().is_ok_and(|status| status.schedule == "share")
+        self.daemon.as_ref().is_ok_and(|status| status.schedule == Word::Share)
     }
 
     /// UUIDs of the managed cards: the daemon knows best, then what it last wrote, then what

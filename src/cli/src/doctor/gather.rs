@@ -220,22 +220,9 @@ fn leases(root: &Path) -> Known<Vec<Known<LeaseFacts>>> {
     let all = all.map_err(|e| failed(&e))?;
     let fact = |lease: Result<mpsgate_mps::Lease, MpsError>| {
         let lease = lease.map_err(|e| failed(&e))?;
-        Ok(LeaseFacts { uuid: lease.uuid, previous: mode_name(lease.previous) })
+        Ok(LeaseFacts { uuid: lease.uuid, previous: lease.previous.as_str() })
     };
     Ok(all.into_iter().map(fact).collect())
-}
-
-/// The spelling of `nvidia-smi -c`.
-fn mode_name(mode: mpsgate_mps::ComputeMode) -> &'static str {
-    use mpsgate_gpu::ComputeMode as Device;
-    use mpsgate_mps::ComputeMode as Leased;
-    match mode {
-        Leased::Default => Device::Default,
-        Leased::ExclusiveThread => Device::ExclusiveThread,
-        Leased::Prohibited => Device::Prohibited,
-        Leased::ExclusiveProcess => Device::ExclusiveProcess,
-    }
-    .name()
 }
 
 fn sockets(root: &Path) -> Vec<PathBuf> {

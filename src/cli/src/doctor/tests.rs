@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_api::{
-    ApiServerStatus, CardStatus, ClaimsStatus, FILES_FORMAT, GateStatus, MpsStatus, NodeSnapshot,
-    ResourceStatus, Status,
+    ApiServerStatus, CardState, CardStatus, ClaimsStatus, ControlState, FILES_FORMAT, GateStatus,
+    MpsStatus, NodeSnapshot, ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
-use mpsgate_gpu::{Card, ComputeMode, MigState};
-use mpsgate_model::{GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
+use mpsgate_gpu::{Card, MigState};
+use mpsgate_model::{ComputeMode, GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
 use mpsgate_mps::{Capabilities, MpsState, WedgeCause};
+use mpsgate_policy::schedule::Word;
 use mpsgate_testing::{ODD, assert_printable, odd};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
@@ -60,10 +61,10 @@ fn status() -> Status {
             promised_mib: 0,
             free_mib: 15360,
             used_mib: Some(0),
-            compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+            compute_mode: ComputeMode::ExclusiveProcess.into(),
             clients: 0,
             max_clients: 48,
-            state: "ready".to_owned(),
+            state: CardState::Ready.into(),
             hint: None,
             mps: Some(mps()),
             memory: None,
@@ -95,7 +96,7 @@ fn status() -> Status {
         claims: None,
         slurm: None,
         api_server: None,
-        schedule: "mps".to_owned(),
+        schedule: Word::Mps.into(),
         overrides: Vec::new(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
@@ -104,7 +105,7 @@ fn status() -> Status {
 
 fn mps() -> MpsStatus {
     MpsStatus {
-        state: "running".to_owned(),
+        state: ControlState::Running.into(),
         pid: Some(7),
         default_limit_mib: Some(1024),
         servers: Vec::new(),

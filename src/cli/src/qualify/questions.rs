@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Asking, Call, CardStatus, GateStatus, Removal, Terminate};
-use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
-use mpsgate_model::{Answer, ContainerId, GrantKey, Guarantee, Instance, Question, Verdict};
+use mpsgate_model::{
+    Answer, ComputeMode, ContainerId, GrantKey, Guarantee, Instance, OneOf, Question, Verdict,
+};
 
 use super::client::{Client, Node, Silent};
 use crate::container::{Container, Runs};
@@ -366,9 +367,10 @@ impl<'a> Asker<'a> {
         if self.asking.subject.simulated {
             return Ok(Seen::not_asked("no GPU: the card is simulated"));
         }
-        let mode = self.card().map(|card| card.compute_mode).unwrap_or_default();
-        let exclusive = ComputeMode::ExclusiveProcess.to_string();
-        if mode != exclusive {
+        let exclusive = ComputeMode::ExclusiveProcess;
+        let mode = self.card().map(|card| card.compute_mode);
+        if mode.as_ref().is_none_or(|mode| *mode != exclusive) {
+            let mode = mode.as_ref().map_or("", OneOf::as_str);
             return Ok(Seen::not_asked(format!("its compute mode is {mode}, not {exclusive}")));
         }
         let mut client = self.client(GRANTED, &[], deadline)?;
@@ -449,7 +451,7 @@ impl<'a> Asker<'a> {
         }
         let status = daemon::status(self.socket).map(|status| status.grants).unwrap_or_default();
         let level = status.into_iter().find(|grant| grant.container_id == client.id());
-        if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup.as_str()) {
+        if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup) {
             let why = self.card().and_then(|card| card.unlimited).unwrap_or_default();
             return Ok(Seen::not_asked(format!("its cgroup has no limit of the driver's: {why}")));
         }

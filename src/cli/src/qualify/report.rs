@@ -20,7 +20,7 @@ pub(super) fn text(asking: &Asking, answers: &[Answer]) -> String {
         if asking.subject.simulated { ", SIMULATED: no GPU is behind it" } else { "" }
     );
     for answer in answers {
-        let (name, verdict) = (answer.question.name(), answer.verdict.as_str());
+        let (name, verdict) = (answer.question.as_str(), answer.verdict.as_str());
         let seconds = seconds(answer);
         let _ = writeln!(text, "{name:10} {verdict:10} {seconds:>6}  {}", answer.seen);
         if answer.is_failure() {
@@ -83,7 +83,7 @@ pub(super) fn page(asking: &Asking, answers: &[Answer]) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {}, {} |",
-            answer.question.name(),
+            answer.question.as_str(),
             cell(&answer.expected),
             cell(&seen(answer)),
             cell(&answer.evidence),

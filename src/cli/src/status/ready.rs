@@ -1,9 +1,6 @@
 //! Whether containers can have GPU memory of this node now: what a pod's readiness means.
 
-use mpsgate_api::Status;
-
-/// The state of a card that can be granted.
-const READY: &str = "ready";
+use mpsgate_api::{CardState, Status};
 
 /// Why no container can have GPU memory here; `None` where one can, or where no card is wanted of
 /// this node: its cards are another system's.
@@ -16,7 +13,7 @@ pub(super) fn problem(status: &Status) -> Option<String> {
     }
     let managed: Vec<_> = status.cards.iter().filter(|card| card.managed).collect();
     let first = managed.first()?;
-    if managed.iter().all(|card| card.state != READY) {
+    if managed.iter().all(|card| card.state != CardState::Ready) {
         return Some(format!("no card can be granted; GPU {}: {}", first.index, first.state));
     }
     status.device_plugin.iter().find_map(|one| match (&one.problem, one.registered_ms) {

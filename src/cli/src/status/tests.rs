@@ -3,7 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Action, CardMemory, GateStatus, MpsStatus, ResourceStatus, ServerStatus};
+use mpsgate_api::{
+    Action, CardMemory, CardState, ControlState, Done, GateStatus, GrantState, MpsStatus,
+    ResourceStatus, ServerState, ServerStatus,
+};
+use mpsgate_model::ComputeMode;
 use mpsgate_testing::{ODD, assert_printable, golden, odd};
 
 use super::*;
@@ -22,13 +26,13 @@ fn card(index: u32) -> CardStatus {
         promised_mib: 0,
         free_mib: 15360,
         used_mib: Some(0),
-        compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+        compute_mode: ComputeMode::ExclusiveProcess.into(),
         clients: 0,
         max_clients: 48,
-        state: "ready".to_owned(),
+        state: CardState::Ready.into(),
         hint: None,
         mps: Some(MpsStatus {
-            state: "running".to_owned(),
+            state: ControlState::Running.into(),
             pid: Some(4000 + index),
             default_limit_mib: Some(15360),
             servers: Vec::new(),
@@ -46,8 +50,8 @@ fn card(index: u32) -> CardStatus {
 fn unmanaged(index: u32) -> CardStatus {
     CardStatus {
         managed: false,
-        compute_mode: "DEFAULT".to_owned(),
-        state: "unmanaged".to_owned(),
+        compute_mode: ComputeMode::Default.into(),
+        state: CardState::Unmanaged.into(),
         mps: None,
         ..card(index)
     }
@@ -58,7 +62,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         container_id: id.to_owned(),
         runtime_root: "/run/runc".to_owned(),
         instance: "0123456789abcdef0123456789abcdef".to_owned(),
-        state: "active".to_owned(),
+        state: GrantState::Active.into(),
         card: card(0).uuid,
         card_index: 0,
         memory_mib,
@@ -68,7 +72,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         cgroup: Some("/sys/fs/cgroup/web".to_owned()),
         used_mib: None,
         cap_mib: Some(7168),
-        guarantee: "mps".to_owned(),
+        guarantee: Guarantee::Mps.into(),
         proof: "not tried on this card".to_owned(),
         since_ms: NOW - age_ms,
         hint: None,
@@ -96,7 +100,7 @@ fn status(cards: Vec<CardStatus>) -> Status {
         claims: None,
         slurm: None,
         api_server: None,
-        schedule: "mps".to_owned(),
+        schedule: Word::Mps.into(),
         overrides: vec![
             "policy.tolerance_mib = 512: \"auto\" would be 566 MiB on GPU 0".to_owned(),
         ],
@@ -115,7 +119,7 @@ fn busy() -> Status {
     first.clients = 2;
     if let Some(mps) = &mut first.mps {
         mps.servers = vec![
-            ServerStatus { pid: 4100, uid: Some(0), status: Some("ACTIVE".to_owned()) },
+            ServerStatus { pid: 4100, uid: Some(0), status: Some(ServerState::Active.into()) },
             ServerStatus { pid: 4101, uid: None, status: None },
         ];
     }
@@ -142,42 +146,42 @@ fn busy() -> Status {
         "driver 550.163.01 offers no memory limits for cgroups (a driver of r615 or newer does)"
             .to_owned(),
     );
-    second.state = "its MPS control daemon is dead".to_owned();
+    second.state = OneOf::Other("its MPS control daemon is dead".to_owned());
     second.hint = Some("journalctl -u mpsgate-mps@1 -n 50".to_owned());
     second.mps = Some(MpsStatus {
-        state: "dead".to_owned(),
+        state: ControlState::Dead.into(),
         pid: None,
         default_limit_mib: None,
         servers: Vec::new(),
     });
     let mut reserved = grant(&"0123456789abcdef".repeat(4), 1500, 3_000);
-    reserved.state = "reserved".to_owned();
+    reserved.state = GrantState::Reserved.into();
     reserved.compute_percent = Some(30);
     reserved.uid = 1000;
     reserved.runtime_root = "/run/containerd/runc/k8s.io".to_owned();
     let mut broken = grant("db", 1024, 90_000);
-    broken.state = "broken".to_owned();
+    broken.state = GrantState::Broken.into();
     broken.hint = Some("its CUDA processes have lost the card: restart the container".to_owned());
     broken.broken_ms = Some(NOW - 60_000);
-    broken.guarantee = "cgroup".to_owned();
+    broken.guarantee = Guarantee::Cgroup.into();
     let killed = Action {
         at_ms: NOW - 61_000,
         container_id: Some("cafe".repeat(16)),
         card: card(0).uuid,
         card_index: 0,
-        what: "killed".to_owned(),
+        what: Done::Killed.into(),
         why: "it used 8200 MiB of the card, 7168 MiB were granted".to_owned(),
     };
     let reported = Action {
         container_id: None,
-        what: "reported".to_owned(),
+        what: Done::Reported.into(),
         why: "pid 78 (perl) uses 300 MiB of the card and is in no container with a grant"
             .to_owned(),
         ..killed.clone()
     };
     let mut web = grant("web", 7168, 2 * 86_400_000);
     web.used_mib = Some(6000);
-    web.guarantee = "mps+watchdog".to_owned();
+    web.guarantee = Guarantee::MpsWatchdog.into();
     Status {
         simulated: true,
         kubelet: true,
@@ -300,9 +304,9 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     let mut shared = card(0);
     (shared.mps, shared.max_clients, shared.clients) = (None, 0, 2);
     let mut status = status(vec![shared]);
-    status.schedule = "share".to_owned();
+    status.schedule = Word::Share.into();
     let mut one = grant("web", 7168, 1000);
-    one.guarantee = "none".to_owned();
+    one.guarantee = Guarantee::None.into();
     status.grants = vec![one];
     let text = render_table(&status, NOW, true);
     assert!(
@@ -313,7 +317,7 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     );
     assert!(text.contains("guarantee none: memory is shared by agreement"), "{text}");
     assert!(!text.contains("2/0"), "{text}");
-    status.schedule_wanted = Some("mps".to_owned());
+    status.schedule_wanted = Some(Word::Mps.into());
     status.schedule_waits_for = vec!["web".to_owned(), "db".to_owned()];
     let text = render_table(&status, NOW, false);
     assert!(
@@ -322,13 +326,13 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
         ),
         "{text}"
     );
-    status.schedule_wanted = Some("off".to_owned());
+    status.schedule_wanted = Some(Word::Off.into());
     assert!(render_table(&status, NOW, false).contains("another system's"));
 }
 
 #[test]
 fn a_node_is_ready_when_a_card_can_be_granted_and_kubelet_has_it() {
-    let broken = || CardStatus { state: "broken".to_owned(), ..card(1) };
+    let broken = || CardStatus { state: OneOf::Other("broken".to_owned()), ..card(1) };
     let resource = |registered_ms, problem: Option<&str>| ResourceStatus {
         resource: "aliyun.com/gpu-mem".to_owned(),
         registered_ms,

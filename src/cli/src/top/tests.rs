@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use mpsgate_api::GrantStatus;
+use mpsgate_api::{CardState, GrantStatus};
 use mpsgate_testing::golden;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -38,7 +38,7 @@ fn working() -> Model {
     {
         name.clone_into(&mut card.name);
         (card.total_mib, card.memory_mib, card.granted_mib) = (total, total - 1024, granted);
-        card.state = "ready".to_owned();
+        card.state = CardState::Ready.into();
         (card.hint, card.unwatched, card.memory) = (None, None, None);
     }
     let sample = status.grants[0].clone();

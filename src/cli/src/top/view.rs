@@ -3,7 +3,8 @@
 //!
 //! 80 columns show everything; what a wider terminal adds goes to bars, histories and names.
 
-use mpsgate_api::{CardStatus, GrantStatus};
+use mpsgate_api::{CardState, CardStatus, GrantState, GrantStatus};
+use mpsgate_model::OneOf;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
@@ -186,13 +187,13 @@ fn card_lines(
     spans.push(Span::from(format!("  {granted:>11}  {clients:>7}  ")));
     let word = |text: &str, color| Span::styled(text.to_owned(), look.style(color));
     // A state of many words has its own line, with what to do.
-    match card.state.as_str() {
-        "ready" => spans.push(word("ready", Color::Green)),
-        "unmanaged" => spans.push(Span::from("-")),
+    match card.state {
+        OneOf::Known(CardState::Ready) => spans.push(word("ready", Color::Green)),
+        OneOf::Known(CardState::Unmanaged) => spans.push(Span::from("-")),
         _ => spans.push(word("!", Color::Red)),
     }
     let mut lines = vec![Line::from(spans)];
-    if !matches!(card.state.as_str(), "ready" | "unmanaged") {
+    if !matches!(card.state, OneOf::Known(CardState::Ready | CardState::Unmanaged)) {
         let hint = card.hint.as_deref().map(|hint| format!(": {hint}")).unwrap_or_default();
         lines.push(Line::from(word(&format!("     {}{hint}", card.state), Color::Red)));
     }
@@ -254,9 +255,10 @@ fn grant_line(model: &Model, grant: &GrantStatus, look: &Look, widths: &Widths) 
         let history = look.ramp.history(samples, grant.memory_mib, widths.history);
         spans.push(Span::styled(format!("  {history}"), level));
     }
-    let held = match grant.state.as_str() {
-        "active" => Span::from(format!("  {:12}", grant.guarantee)),
-        state => Span::styled(format!("  {state:12}"), look.style(Color::Red)),
+    let held = if grant.state == GrantState::Active {
+        Span::from(format!("  {:12}", grant.guarantee))
+    } else {
+        Span::styled(format!("  {:12}", grant.state), look.style(Color::Red))
     };
     let age = age(look.now_ms.saturating_sub(grant.since_ms));
     spans.extend([held, Span::from(format!("  {age:>4}"))]);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mpsgate_api::MpsStatus;
+use mpsgate_api::{ControlState, MpsStatus, ServerState};
 use mpsgate_config::Schedule;
-use mpsgate_model::Mib;
+use mpsgate_model::{ComputeMode, Mib, OneOf};
 use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::card::{Card, Health, Trouble};
 use mpsgate_policy::Disturbance;
@@ -14,9 +14,6 @@ use super::wedge::wedge_trouble;
 use crate::daemon::Daemon;
 use crate::hardware::Ready;
 use crate::hardware::control::{View, view};
-
-/// As NVML's mode is named.
-pub(super) const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
 
 impl CardTask {
     pub(super) async fn refresh(&self, mps: &Arc<MpsInstance>) {
@@ -40,9 +37,9 @@ impl CardTask {
         card.multiuser = ready.multiuser;
         card.max_clients = ready.max_clients;
         card.ends.clone_from(&ready.ends);
-        EXCLUSIVE.clone_into(&mut card.compute_mode);
+        card.compute_mode = Some(ComputeMode::ExclusiveProcess);
         card.mps = Some(MpsStatus {
-            state: ready.view.state.to_owned(),
+            state: ready.view.state.into(),
             pid: Some(ready.pid),
             default_limit_mib: Some(cap.0),
             servers: Vec::new(),
@@ -62,7 +59,7 @@ impl CardTask {
     pub(super) fn set_wedged(&self, pid: u32) {
         if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
             card.mps = Some(MpsStatus {
-                state: "wedged".to_owned(),
+                state: ControlState::Wedged.into(),
                 pid: Some(pid),
                 default_limit_mib: None,
                 servers: Vec::new(),
@@ -82,7 +79,7 @@ impl CardTask {
             .servers
             .iter()
             // A driver that cannot tell (535) has none that is known not to take clients.
-            .find(|server| server.status.as_deref().is_none_or(|word| word == "ACTIVE"))
+            .find(|server| server.status.as_ref().is_none_or(|state| *state == ServerState::Active))
             .and_then(|server| server.uid);
         if let Some(seen) = view.shared_memory.filter(|seen| Some(*seen) != card.shared_memory) {
             log::info!(uuid = self.uuid.as_str(), shared_memory = seen.as_str(); "MPS server looked at");
@@ -90,9 +87,9 @@ impl CardTask {
             self.daemon.look.notify_one();
         }
         if let Some(mps) = &mut card.mps {
-            mps.state = view.state.to_owned();
+            mps.state = view.state.into();
             // Those of a daemon that cannot be asked are as they were.
-            if view.state != "wedged" {
+            if view.state != ControlState::Wedged {
                 mps.servers = view.servers;
             }
         }
@@ -115,13 +112,13 @@ impl CardTask {
     }
 
     fn assess(&self, card: &mut Card, unasked: Option<Trouble>) {
-        let (state, pid) = card.mps.as_ref().map_or(("dead", None), |m| (m.state.as_str(), m.pid));
-        let trouble = match state {
-            "wedged" => Some(unasked.map_or_else(
+        let pid = card.mps.as_ref().and_then(|mps| mps.pid);
+        let trouble = match card.mps.as_ref().map(|mps| &mps.state) {
+            Some(OneOf::Known(ControlState::Wedged)) => Some(unasked.map_or_else(
                 || wedge_trouble(self.watch.wedge.as_ref(), pid),
                 |Trouble { why, hint }| Trouble::new(format!("cannot be asked: {why}"), hint),
             )),
-            "fault" => Some(self.fault()),
+            Some(OneOf::Known(ControlState::Fault)) => Some(self.fault()),
             _ => None,
         };
         let files = || {
@@ -133,7 +130,7 @@ impl CardTask {
         let health = match files().or(trouble).or_else(gate) {
             Some(trouble) => Health::Unhealthy(trouble),
             // A container could bypass MPS: `ComputeMode` decides.
-            None if card.compute_mode != EXCLUSIVE => card.health.clone(),
+            None if card.compute_mode != Some(ComputeMode::ExclusiveProcess) => card.health.clone(),
             // `dead`: the end of its process decides.
             None => Health::Ready,
         };
@@ -151,13 +148,18 @@ impl CardTask {
         )
     }
 
-    pub(super) fn set_health(&self, health: Health, mps: &str) {
+    /// Of a card without a control daemon.
+    pub(super) fn set_health(&self, health: Health) {
+        let state = match health {
+            Health::Starting => ControlState::Starting,
+            _ => ControlState::Dead,
+        };
         let mut node = self.daemon.node();
         let Some(card) = node.card_mut(&self.uuid) else { return };
         card.server_uid = None;
         card.cap = Mib(0);
         card.mps = Some(MpsStatus {
-            state: mps.to_owned(),
+            state: state.into(),
             pid: None,
             default_limit_mib: None,
             servers: Vec::new(),

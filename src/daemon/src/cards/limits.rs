@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use mpsgate_model::door::Prepared;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::{Code, Instance, Mib, Refusal};
+use mpsgate_model::{Code, ComputeMode, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::AtDoor;
 use mpsgate_node::card::{Health, Trouble};
 use mpsgate_policy::Disturbance;
 
 use super::CardTask;
-use super::health::{EXCLUSIVE, drop_and_tell, log_health};
+use super::health::{drop_and_tell, log_health};
 use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
 use crate::orders::HandedOver;
@@ -222,12 +222,12 @@ impl CardTask {
             Ok(changed) => {
                 if changed {
                     log::warn!(
-                        uuid = self.uuid.as_str(), mode = EXCLUSIVE;
+                        uuid = self.uuid.as_str(), mode = ComputeMode::ExclusiveProcess.as_str();
                         "somebody changed the compute mode of a managed card; changed back"
                     );
                 }
                 if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-                    EXCLUSIVE.clone_into(&mut card.compute_mode);
+                    card.compute_mode = Some(ComputeMode::ExclusiveProcess);
                     if changed {
                         card.saw(Disturbance::NotReady, "somebody changed its compute mode");
                     }

@@ -92,7 +92,7 @@ impl CardTask {
         let result = self.daemon.blocking(move |h| h.end_mps(&card)).await;
         if result.is_ok() {
             self.break_grants().await;
-            self.set_health(Health::Starting, "starting");
+            self.set_health(Health::Starting);
         }
         let _ = reply.send(result);
         Next::BringUp

@@ -1,15 +1,12 @@
 //! A card that is shared without MPS: ended is what MPS left, and nothing but its fitness is kept.
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{ComputeMode, GpuUuid, Mib};
 use mpsgate_node::card::{CardId, Ends, Health, Trouble};
 
 use super::health::{drop_and_tell, log_health};
 use super::{CardTask, Next, Order};
 use crate::hardware::Fault;
-
-/// As NVML's mode is named.
-const DEFAULT: &str = "DEFAULT";
 
 impl CardTask {
     /// Prepares the card, and keeps it until its schedule is another one.
@@ -17,7 +14,7 @@ impl CardTask {
         let asked = card.clone();
         let shared = self.daemon.blocking(move |h| h.share(&asked)).await;
         match shared {
-            Ok(mode) => self.set_shared(|uuid| health(uuid, &mode), Some(&mode)),
+            Ok(mode) => self.set_shared(|uuid| health(uuid, mode), Some(mode)),
             Err(fault) => {
                 let health = match fault {
                     Fault::Unfit(trouble) => Health::Unfit(trouble),
@@ -53,7 +50,7 @@ impl CardTask {
         }
     }
 
-    fn set_shared(&self, health: impl FnOnce(&GpuUuid) -> Health, mode: Option<&str>) {
+    fn set_shared(&self, health: impl FnOnce(&GpuUuid) -> Health, mode: Option<ComputeMode>) {
         let mut node = self.daemon.node();
         // Switched meanwhile: the order to prepare it anew is on its way.
         if node.schedule.now() != Schedule::Share {
@@ -64,9 +61,7 @@ impl CardTask {
         (card.server_uid, card.cap, card.max_clients, card.multiuser) = (None, Mib(0), 0, false);
         card.ends = Ends::None;
         card.unlimited = None;
-        if let Some(mode) = mode {
-            mode.clone_into(&mut card.compute_mode);
-        }
+        card.compute_mode = mode.or(card.compute_mode);
         let health = health(&card.uuid);
         log_health(card, &health);
         card.set_health(health);
@@ -75,17 +70,17 @@ impl CardTask {
 
     /// With the compute mode that NVML showed last.
     fn set_shared_as_seen(&self) {
-        let mode = self.daemon.node().card(&self.uuid).map(|card| card.compute_mode.clone());
+        let mode = self.daemon.node().card(&self.uuid).and_then(|card| card.compute_mode);
         if let Some(mode) = mode {
-            self.set_shared(|uuid| health(uuid, &mode), Some(&mode));
+            self.set_shared(|uuid| health(uuid, mode), Some(mode));
         }
     }
 }
 
 /// Somebody else may have set a mode in which containers cannot share the card. It is his, and not
 /// changed.
-fn health(uuid: &GpuUuid, mode: &str) -> Health {
-    if mode == DEFAULT {
+fn health(uuid: &GpuUuid, mode: ComputeMode) -> Health {
+    if mode == ComputeMode::Default {
         return Health::Ready;
     }
     Health::Unhealthy(Trouble::new(

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_api::ControlState;
 use mpsgate_mps::{ControlDaemon, MpsInstance, WedgeCause};
 use mpsgate_node::card::Trouble;
 
@@ -52,7 +53,7 @@ impl CardTask {
     pub(super) fn is_wedged(&self) -> bool {
         let node = self.daemon.node();
         let mps = node.card(&self.uuid).and_then(|card| card.mps.as_ref());
-        mps.is_some_and(|mps| mps.state == "wedged")
+        mps.is_some_and(|mps| mps.state == ControlState::Wedged)
     }
 
     /// Looks at a daemon that is busy, or known not to answer. `is_free`: nothing is seen to keep

@@ -1,8 +1,9 @@
 //! The compute mode of a card, which is ours while it is managed: the old one is kept as a lease
 //! and given back.
 
-use mpsgate_gpu::{ComputeMode, Nvml};
+use mpsgate_gpu::Nvml;
 use mpsgate_host::crash_point;
+use mpsgate_model::ComputeMode;
 use mpsgate_mps::{LeaseDir, Taken};
 use mpsgate_node::card::Trouble;
 
@@ -26,7 +27,7 @@ impl Hardware {
         uuid: &str,
         now: ComputeMode,
     ) -> Result<(), Trouble> {
-        let taken = self.leases().take(uuid, to_lease(now)).map_err(|e| mps_trouble(&e))?;
+        let taken = self.leases().take(uuid, now).map_err(|e| mps_trouble(&e))?;
         crash_point!("lease.taken");
         match taken {
             Taken::New(_) => log::info!(uuid, previous:% = now; "compute mode leased"),
@@ -57,7 +58,7 @@ impl Hardware {
         let nvml = self.nvml()?;
         let now = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
         if now == ComputeMode::ExclusiveProcess {
-            let mode = from_lease(lease.previous);
+            let mode = lease.previous;
             nvml.set_compute_mode(uuid, mode).map_err(|e| gpu_trouble(&e))?;
             crash_point!("compute_mode.restored");
             log::info!(uuid, mode:% = mode; "compute mode restored");
@@ -92,23 +93,5 @@ impl Hardware {
 
     pub(super) fn leases(&self) -> LeaseDir {
         LeaseDir::new(self.paths.leases())
-    }
-}
-
-fn to_lease(mode: ComputeMode) -> mpsgate_mps::ComputeMode {
-    match mode {
-        ComputeMode::Default => mpsgate_mps::ComputeMode::Default,
-        ComputeMode::ExclusiveThread => mpsgate_mps::ComputeMode::ExclusiveThread,
-        ComputeMode::Prohibited => mpsgate_mps::ComputeMode::Prohibited,
-        ComputeMode::ExclusiveProcess => mpsgate_mps::ComputeMode::ExclusiveProcess,
-    }
-}
-
-fn from_lease(mode: mpsgate_mps::ComputeMode) -> ComputeMode {
-    match mode {
-        mpsgate_mps::ComputeMode::Default => ComputeMode::Default,
-        mpsgate_mps::ComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
-        mpsgate_mps::ComputeMode::Prohibited => ComputeMode::Prohibited,
-        mpsgate_mps::ComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
     }
 }

@@ -4,9 +4,10 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::Mib;
+use mpsgate_api::{ControlState, ServerState, ServerStatus};
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_mps::protocol::{Command, Event, parse_log};
+use mpsgate_model::{Mib, OneOf};
+use mpsgate_mps::protocol::{self, Command, Event, parse_log};
 use mpsgate_mps::{
     Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
 };
@@ -28,8 +29,8 @@ const REGION_NAME: &str = "/dev/shm/cuda.shm.";
 /// A control daemon as last seen.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
-    pub(crate) state: &'static str,
-    pub(crate) servers: Vec<mpsgate_api::ServerStatus>,
+    pub(crate) state: ControlState,
+    pub(crate) servers: Vec<ServerStatus>,
     /// How they share memory with their clients, where that is to be seen.
     pub(crate) shared_memory: Option<SharedMemory>,
     /// Why it could not be asked, where it is not simply silent.
@@ -37,13 +38,13 @@ pub(crate) struct View {
 }
 
 impl View {
-    fn new(state: &'static str, servers: Vec<mpsgate_api::ServerStatus>) -> Self {
+    fn new(state: ControlState, servers: Vec<ServerStatus>) -> Self {
         Self { state, servers, shared_memory: None, trouble: None }
     }
 
     /// That it does not answer.
     pub(crate) fn wedged() -> Self {
-        Self::new("wedged", Vec::new())
+        Self::new(ControlState::Wedged, Vec::new())
     }
 }
 
@@ -52,10 +53,10 @@ pub(crate) fn view(mps: &MpsInstance) -> View {
     let servers = |servers: Vec<mpsgate_mps::Server>| {
         servers
             .into_iter()
-            .map(|server| mpsgate_api::ServerStatus {
+            .map(|server| ServerStatus {
                 pid: u32::try_from(server.pid).unwrap_or_default(),
                 uid: server.uid,
-                status: server_word(&server.status),
+                status: server_state(server.status),
             })
             .collect()
     };
@@ -64,9 +65,9 @@ pub(crate) fn view(mps: &MpsInstance) -> View {
         ..View::new(state, servers(list))
     };
     match mps.state() {
-        Ok(MpsState::Running { servers: list, .. }) => seen("running", list),
-        Ok(MpsState::Fault { servers: list, .. }) => seen("fault", list),
-        Ok(MpsState::Dead { .. }) => View::new("dead", Vec::new()),
+        Ok(MpsState::Running { servers: list, .. }) => seen(ControlState::Running, list),
+        Ok(MpsState::Fault { servers: list, .. }) => seen(ControlState::Fault, list),
+        Ok(MpsState::Dead { .. }) => View::new(ControlState::Dead, Vec::new()),
         Ok(MpsState::Wedged { .. }) => View::wedged(),
         Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged() },
     }
@@ -153,16 +154,15 @@ pub(crate) fn wedge(mps: &MpsInstance, daemon: &ControlDaemon) -> WedgeCause {
     cause
 }
 
-fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
-    use mpsgate_mps::protocol::ServerStatus as S;
-    let word = match status {
-        S::Initializing => "INITIALIZING",
-        S::Active => "ACTIVE",
-        S::Fault => "FAULT",
-        S::Unreported => return None,
-        S::Other(word) => word,
-    };
-    Some(word.to_owned())
+fn server_state(status: protocol::ServerStatus) -> Option<OneOf<ServerState>> {
+    use protocol::ServerStatus as S;
+    match status {
+        S::Initializing => Some(ServerState::Initializing.into()),
+        S::Active => Some(ServerState::Active.into()),
+        S::Fault => Some(ServerState::Fault.into()),
+        S::Unreported => None,
+        S::Other(word) => Some(OneOf::Other(word)),
+    }
 }
 
 /// Sets what the clients of the next server get that have no limit of their own, and reads it back.

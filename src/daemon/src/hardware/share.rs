@@ -2,6 +2,7 @@
 
 use mpsgate_config::Schedule;
 use mpsgate_gpu::{Card, Unfit};
+use mpsgate_model::ComputeMode;
 use mpsgate_node::card::{CardId, Trouble};
 
 use super::control::mps_trouble;
@@ -18,7 +19,7 @@ pub(super) fn fits(card: &Card, schedule: Schedule) -> Result<(), Trouble> {
 impl Hardware {
     /// Makes a card ready to be shared without MPS, and tells its compute mode; safe to repeat.
     /// What an earlier schedule has left is taken down.
-    pub(crate) fn share(&self, card: &CardId) -> Result<String, Fault> {
+    pub(crate) fn share(&self, card: &CardId) -> Result<ComputeMode, Fault> {
         let nvml = self.nvml().map_err(Fault::Failed)?;
         let uuid = card.uuid.as_str();
         let failed = |error: mpsgate_gpu::GpuError| Fault::Failed(gpu_trouble(&error));
@@ -29,7 +30,7 @@ impl Hardware {
         if lease.is_some() || !self.is_dead(card) {
             self.take_down(card).map_err(Fault::Failed)?;
         }
-        Ok(nvml.compute_mode(uuid).map_err(failed)?.to_string())
+        nvml.compute_mode(uuid).map_err(failed)
     }
 
     pub(super) fn has_memory(&self, card: &CardId) -> Result<(), Fault> {

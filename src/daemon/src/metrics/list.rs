@@ -6,8 +6,11 @@
 
 use std::fmt;
 
-use mpsgate_api::{CardMemory, CardStatus, GrantStatus, GrantUsage, UsageDay};
+use mpsgate_api::{
+    CardMemory, CardState, CardStatus, ControlState, GrantStatus, GrantUsage, UsageDay,
+};
 use mpsgate_policy::answered_on;
+use mpsgate_policy::schedule::Word;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -92,8 +95,9 @@ impl Metric {
 const CARD: &[&str] = &["gpu", "uuid"];
 const GRANT: &[&str] = &["gpu", "uuid", "container", "runtime_root"];
 
-/// What `MpsStatus::state` can be.
-const MPS_STATES: [&str; 4] = ["running", "dead", "wedged", "fault"];
+/// What `MpsStatus::state` is once it was looked at.
+const MPS_STATES: [ControlState; 4] =
+    [ControlState::Running, ControlState::Dead, ControlState::Wedged, ControlState::Fault];
 
 macro_rules! metric {
     ($name:literal, $kind:ident, $unit:ident, $labels:expr, $meaning:literal, $write:expr) => {
@@ -127,8 +131,8 @@ pub(super) const METRICS: &[Metric] = &[
         "How the node's cards are shared (mps, share), and what is wanted: the same, or what waits for containers \
          to end; off where the cards of the settings are another system's.",
         |s, to| {
-            let wanted = s.status.schedule_wanted.as_deref().unwrap_or(&s.status.schedule);
-            info(to, &[("schedule", s.status.schedule.as_str()), ("wanted", wanted)])
+            let wanted = s.status.schedule_wanted.as_ref().unwrap_or(&s.status.schedule);
+            info(to, &[("schedule", s.status.schedule.as_str()), ("wanted", wanted.as_str())])
         }),
     metric!("mpsgate_ledger_failing", Gauge, None, &[],
         "Whether the last attempt to write the ledger failed, so that no grant is given.",
@@ -144,7 +148,7 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| cards(s, to, |card| Some(card.managed.into()))),
     metric!("mpsgate_card_ready", Gauge, None, CARD,
         "Whether a managed card takes new grants.",
-        |s, to| cards(s, to, |card| card.managed.then_some((card.state == READY).into()))),
+        |s, to| cards(s, to, |card| card.managed.then_some((card.state == CardState::Ready).into()))),
     metric!("mpsgate_card_memory_total_bytes", Gauge, Bytes, CARD,
         "Memory of the card.",
         |s, to| cards(s, to, |card| Some(bytes(card.total_mib)))),
@@ -184,7 +188,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_card_clients_max", Gauge, None, CARD,
         "Grants and reservations that a managed card's MPS server takes at most; no sample without MPS.",
         |s, to| cards(s, to, |card| {
-            (card.managed && s.status.schedule != "share").then_some(card.max_clients.into())
+            (card.managed && s.status.schedule != Word::Share).then_some(card.max_clients.into())
         })),
     metric!("mpsgate_card_mps_state", Gauge, None, &["gpu", "uuid", "state"],
         "State of the card's MPS control daemon: 1 for the one that it is in of running, dead, wedged and \
@@ -214,7 +218,8 @@ pub(super) const METRICS: &[Metric] = &[
         |s, mut to| s.status.grants.iter().try_for_each(|grant| {
             let gpu = grant.card_index.to_string();
             let [a, b, c, d] = grant_labels(grant, &gpu);
-            to.encode_info(&[a, b, c, d, ("state", &grant.state), ("guarantee", &grant.guarantee)])
+            let (state, guarantee) = (grant.state.as_str(), grant.guarantee.as_str());
+            to.encode_info(&[a, b, c, d, ("state", state), ("guarantee", guarantee)])
         })),
     metric!("mpsgate_grant_memory_limit_bytes", Gauge, Bytes, GRANT,
         "Memory that the container was granted.",
@@ -300,9 +305,6 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| s.events.activate.encode(to)),
 ];
 
-/// `CardStatus::state` of a card that takes grants.
-const READY: &str = "ready";
-
 fn cards(
     scrape: &Scrape,
     mut to: MetricEncoder<'_>,
@@ -322,7 +324,7 @@ fn mps_states(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
         let Some(mps) = &card.mps else { continue };
         let gpu = card.index.to_string();
         for state in MPS_STATES {
-            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("state", state)];
+            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("state", state.as_str())];
             to.encode_family(&labels)?.encode_gauge(&u64::from(mps.state == state))?;
         }
     }
@@ -404,7 +406,7 @@ fn answers(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
             to.encode_info(&[
                 ("gpu", gpu.as_str()),
                 ("uuid", &card.uuid),
-                ("question", answer.question.name()),
+                ("question", answer.question.as_str()),
                 ("answer", answer.verdict.as_str()),
                 ("driver", &found.subject.driver),
                 ("date", &day),

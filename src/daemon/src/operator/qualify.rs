@@ -133,7 +133,7 @@ async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &st
     let answer = daemon.node().take_answer(id, answer).ok_or_else(not_asked)?;
     if !answer.meanwhile.is_empty() {
         log::warn!(
-            uuid = card.as_str(), question = answer.question.name(), seen = answer.seen.as_str(),
+            uuid = card.as_str(), question = answer.question.as_str(), seen = answer.seen.as_str(),
             meanwhile = answer.meanwhile.as_str(); "an answer does not count"
         );
     }

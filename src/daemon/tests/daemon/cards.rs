@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use mpsgate_api::{Call, Reply};
+use mpsgate_api::{Call, CardState, ControlState, Reply};
 use mpsgate_testing::{Spawned, can_be_leased, leased};
 use serde_json::json;
 
@@ -43,7 +43,7 @@ fn nvml_that_fails_and_comes_back_is_noticed() {
     let daemon = node.start();
     node.nvml(|state| state["init_error"] = json!("DRIVER_NOT_LOADED"));
     node.nvml(|state| state["cards"][0]["error"] = json!("GPU_IS_LOST"));
-    wait_for("the loss is seen", || daemon.card(0).state.contains("does not answer"));
+    wait_for("the loss is seen", || daemon.state(0).contains("does not answer"));
     let card = daemon.card(0);
     assert!(card.hint.unwrap().contains("Xid"));
     let refusal = daemon.reserve(request("web", 1)).unwrap_err();
@@ -52,7 +52,7 @@ fn nvml_that_fails_and_comes_back_is_noticed() {
         state.as_object_mut().unwrap().remove("init_error");
         state["cards"][0].as_object_mut().unwrap().remove("error");
     });
-    wait_for("the card is back", || daemon.card(0).state == "ready");
+    wait_for("the card is back", || daemon.card(0).state == CardState::Ready);
     daemon.reserve(request("web", 1)).unwrap();
 }
 
@@ -64,7 +64,8 @@ fn one_card_that_cannot_be_made_ready_leaves_the_others_working() {
         state["cards"][1]["mig"] = json!("enabled");
     });
     let daemon = node.start();
-    let states: Vec<String> = daemon.status().cards.into_iter().map(|card| card.state).collect();
+    let states: Vec<String> =
+        daemon.status().cards.into_iter().map(|card| card.state.to_string()).collect();
     assert!(states[0].contains("compute capability 6.1"), "{states:?}");
     assert_eq!(states[1..], ["is in MIG mode", "ready"]);
     assert_eq!(daemon.reserve(on_card(request("web", 1), 0)).unwrap_err().code, "E_GPU_UNFIT");
@@ -78,7 +79,10 @@ fn a_missing_control_program_is_named_in_status_and_refusal() {
     node.config.mps.control = "/nonexistent/nvidia-cuda-mps-control".into();
     let daemon = node.start();
     let card = daemon.card(0);
-    assert!(card.state.contains("cannot run /nonexistent/nvidia-cuda-mps-control"), "{card:?}");
+    assert!(
+        card.state.as_str().contains("cannot run /nonexistent/nvidia-cuda-mps-control"),
+        "{card:?}"
+    );
     assert!(card.hint.is_some());
     let refusal = daemon.reserve(request("web", 1)).unwrap_err();
     assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
@@ -91,7 +95,7 @@ fn a_control_program_that_appears_later_is_tried_again() {
     let mut node = Node::new(1);
     let real = std::mem::replace(&mut node.config.mps.control, node.dir.path().join("control"));
     let daemon = node.start();
-    assert!(daemon.card(0).state.contains("cannot run"));
+    assert!(daemon.state(0).contains("cannot run"));
     let server = "nvidia-cuda-mps-server";
     // By another process: a descriptor that is open for writing must not leak into a fork.
     for (from, to) in [
@@ -100,7 +104,7 @@ fn a_control_program_that_appears_later_is_tried_again() {
     ] {
         assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
     }
-    wait_for("the card becomes ready", || daemon.card(0).state == "ready");
+    wait_for("the card becomes ready", || daemon.card(0).state == CardState::Ready);
 }
 
 /// Whether a process has its lease still, and somebody waits for the end of it.
@@ -130,7 +134,7 @@ fn nobody_leases_nvidias_programs_once_a_card_was_ready() {
     let quicker = leased(&server, 1000);
     let daemon = node.start();
     daemon.done(enable("0")).unwrap();
-    wait_for("the card is ready", || daemon.card(0).state == "ready");
+    wait_for("the card is ready", || daemon.card(0).state == CardState::Ready);
     assert!(is_waited_for(&quicker));
     drop(quicker);
     wait_for("it is kept", || !can_be_leased(&server));
@@ -164,7 +168,8 @@ fn an_idle_card_gets_a_new_control_daemon_after_the_old_one_died() {
     let old = node.control_pid(0).unwrap();
     kill(old);
     wait_for("another one runs", || {
-        node.control_pid(0).is_some_and(|pid| pid != old) && daemon.card(0).state == "ready"
+        node.control_pid(0).is_some_and(|pid| pid != old)
+            && daemon.card(0).state == CardState::Ready
     });
     daemon.reserve(request("web", 1)).unwrap();
 }
@@ -296,7 +301,7 @@ fn disable_refuses_a_card_that_the_settings_name() {
     let daemon = node.start();
     let refusal = daemon.done(disable("0")).unwrap_err();
     assert!(refusal.hint.contains("gpus.manage"), "{refusal:?}");
-    assert_eq!(daemon.card(0).state, "ready");
+    assert_eq!(daemon.card(0).state, CardState::Ready);
 }
 
 #[test]
@@ -322,7 +327,7 @@ fn a_card_that_left_the_settings_stays_while_it_has_grants() {
     daemon.stop().unwrap();
     node.config.gpus.manage = mpsgate_config::Manage::Uuids(Vec::new());
     let daemon = node.start();
-    assert_eq!(daemon.card(0).state, "ready");
+    assert_eq!(daemon.card(0).state, CardState::Ready);
     assert_eq!(node.control_pid(0), pid);
     daemon.release(&grant.key);
     daemon.done(disable("0")).unwrap();
@@ -354,17 +359,17 @@ fn a_compute_mode_that_somebody_changes_is_changed_back() {
         daemon.status();
         node.compute_mode(0) == "EXCLUSIVE_PROCESS"
     });
-    wait_for("the card is ready", || daemon.card(0).state == "ready");
+    wait_for("the card is ready", || daemon.card(0).state == CardState::Ready);
     node.nvml(|state| {
         state["refuse_compute_mode"] = json!(true);
         state["cards"][0]["compute_mode"] = json!("DEFAULT");
     });
-    wait_for("the card is fenced", || daemon.card(0).state.contains("can be used without MPS"));
+    wait_for("the card is fenced", || daemon.state(0).contains("can be used without MPS"));
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     node.nvml(|state| {
         state.as_object_mut().unwrap().remove("refuse_compute_mode");
     });
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
 }
 
 #[test]
@@ -376,11 +381,11 @@ fn a_wedged_control_daemon_fences_the_card_until_it_answers() {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     };
     signal("-STOP");
-    wait_for("the card is fenced", || daemon.card(0).state.contains("does not answer"));
-    assert_eq!(daemon.card(0).mps.unwrap().state, "wedged");
+    wait_for("the card is fenced", || daemon.state(0).contains("does not answer"));
+    assert_eq!(daemon.card(0).mps.unwrap().state, ControlState::Wedged);
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     signal("-CONT");
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
     assert_eq!(node.control_pid(0).unwrap().to_string(), pid);
 }
 
@@ -394,11 +399,11 @@ fn a_server_in_fault_fences_the_card_until_it_is_active_again() {
     daemon.reserve(call.clone()).unwrap();
     let fault = node.paths.mps().join("0/log/fake-fault");
     fs::write(&fault, "").unwrap();
-    wait_for("the card is fenced", || daemon.card(0).state.contains("FAULT"));
+    wait_for("the card is fenced", || daemon.state(0).contains("FAULT"));
     call.key.container_id = mpsgate_model::ContainerId::parse("db").unwrap();
     assert_eq!(daemon.reserve(call).unwrap_err().code, "E_GPU_UNHEALTHY");
     fs::remove_file(fault).unwrap();
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
 }
 
 #[test]

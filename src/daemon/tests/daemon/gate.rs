@@ -146,7 +146,7 @@ fn without_a_gate_nothing_is_granted_and_the_refusal_says_where_to_look() {
     assert_eq!(daemon.granted_mib(), 0);
     assert!(doors(&node).is_empty());
     wait_for("the card says it", || {
-        daemon.card(0).state.contains("has a gate that ends again and again")
+        daemon.state(0).contains("has a gate that ends again and again")
     });
     let refusal = daemon.reserve(request("web", 2)).unwrap_err();
     assert!(refusal.sentence.contains("has a gate that ends again and again"), "{refusal:?}");
@@ -347,7 +347,8 @@ fn a_client_that_came_to_a_door_and_ended_is_its_containers() {
     uses(&node, &[mps(first.pid(), 2000), mps(second.pid(), 3000)]);
     wait_for("it is ended", || !bads.lives());
     wait_for("the rest is said", || daemon.status().actions.len() > 1);
-    let said: Vec<_> = daemon.status().actions.into_iter().map(|a| (a.what, a.why)).collect();
+    let said: Vec<_> =
+        daemon.status().actions.into_iter().map(|a| (a.what.to_string(), a.why)).collect();
     let has =
         |what: &str, part: String| said.iter().any(|(w, why)| w == what && why.contains(&part));
     assert!(has("killed", "it used 2000 MiB".to_owned()), "{said:?}");
@@ -363,7 +364,7 @@ fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
     let old = daemon.reserve(request("old", 2)).unwrap();
     let why = "its hello has 12 bytes, and 9 are known".to_owned();
     say(&node, &Question::Unserved { why: why.clone() }.line()).unwrap();
-    wait_for("the card says it", || daemon.card(0).state.contains(&why));
+    wait_for("the card says it", || daemon.state(0).contains(&why));
     let mut call = request("new", 2);
     call.key = key("new", 2);
     let refusal = daemon.reserve(call.clone()).unwrap_err();

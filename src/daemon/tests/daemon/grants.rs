@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, Report};
+use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, GrantState, Report};
 use mpsgate_model::{Instance, Mib};
+use mpsgate_policy::NoteAction;
 
 use crate::harness::{Container, Node, key, need, on_card, request, root, servers, uuid, wait_for};
 
@@ -66,7 +67,7 @@ fn a_grant_ends_with_its_init_although_nobody_reaps_it() {
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let mut init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
-    assert_eq!(daemon.status().grants[0].state, "active");
+    assert_eq!(daemon.status().grants[0].state, GrantState::Active);
     init.kill();
     wait_for("the grant is free", || daemon.granted_mib() == 0);
 }
@@ -154,15 +155,15 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
     let report = Report {
         container_id: "x".to_owned(),
         code: "E_PRIVILEGED".to_owned(),
-        action: "refused".to_owned(),
+        action: NoteAction::Refused.into(),
         sentence: "it is privileged".to_owned(),
         hint: None,
         pod: None,
     };
     daemon.done(Call::Report(report.clone())).unwrap();
     daemon.done(Call::Report(Report { code: "\u{1b}[31m".to_owned(), ..report.clone() })).unwrap();
-    for action in ["stripped", "warned", "noted"] {
-        daemon.done(Call::Report(Report { action: action.to_owned(), ..report.clone() })).unwrap();
+    for action in [NoteAction::Stripped, NoteAction::Warned, NoteAction::Noted] {
+        daemon.done(Call::Report(Report { action: action.into(), ..report.clone() })).unwrap();
     }
     let counted: BTreeMap<String, u64> = [
         ("E_NO_CAPACITY", 1),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use mpsgate_api::{
-    Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
-    WireRefusal,
+    Activate, ApiError, Call, CardState, CardStatus, Client, Engine, Release, Reply, Reserve,
+    Status, WireRefusal,
 };
 use mpsgate_config::paths::GATE_ORDERS;
 use mpsgate_config::{Config, Listen, Manage};
@@ -114,7 +114,7 @@ impl Node {
         wait_for("all cards are tried", || {
             let status = running.status();
             status.nvml_error.as_deref().is_none_or(|e| !e.contains("not answered yet"))
-                && status.cards.iter().all(|card| card.state != "starting")
+                && status.cards.iter().all(|card| card.state != CardState::Starting)
         });
         running
     }
@@ -256,6 +256,10 @@ impl Running {
 
     pub(crate) fn card(&self, n: usize) -> CardStatus {
         self.status().cards.swap_remove(n)
+    }
+
+    pub(crate) fn state(&self, n: usize) -> String {
+        self.card(n).state.to_string()
     }
 
     pub(crate) fn reserve(&self, call: Reserve) -> Result<Grant, WireRefusal> {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request};
-use mpsgate_api::{Call, Engine, NodeSnapshot, Reply, Reserve, ResourceStatus};
+use mpsgate_api::{Call, CardState, Engine, NodeSnapshot, Reply, Reserve, ResourceStatus};
 use mpsgate_config::Switch;
 use mpsgate_model::{Mib, PodContainer};
 use tokio::runtime::Handle;
@@ -180,10 +180,10 @@ fn without_nvml_or_its_card_nothing_is_healthy_and_all_comes_back() {
     let daemon = node.start();
     kubelet.until(MEM, 30, 30);
     node.nvml(|state| state["cards"][1]["error"] = "GPU_IS_LOST".into());
-    wait_for("the card is lost", || daemon.card(1).state != "ready");
+    wait_for("the card is lost", || daemon.card(1).state != CardState::Ready);
     kubelet.until(MEM, 15, 30);
     node.nvml(|state| drop(state["cards"][1].as_object_mut().unwrap().remove("error")));
-    wait_for("it is back", || daemon.card(1).state == "ready");
+    wait_for("it is back", || daemon.card(1).state == CardState::Ready);
     kubelet.until(MEM, 30, 30);
     let state = node.dir.path().join("nvml.json");
     let aside = node.dir.path().join("nvml.aside");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mpsgate_api::Call;
+use mpsgate_api::{Call, CardState};
 use mpsgate_config::Manage;
 use serde_json::json;
 
@@ -62,7 +62,7 @@ impl Node {
 
 /// Each status looks at the cards.
 fn wait_ready(daemon: &Running, card: usize) {
-    wait_for("the card is ready", || daemon.card(card).state == "ready");
+    wait_for("the card is ready", || daemon.card(card).state == CardState::Ready);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_crash_in_the_middle_of_enable_is_completed_and_disable_gives_the_old_mode_b
         }
         node.set_mode(0, mode);
         let daemon = node.start();
-        assert_eq!(daemon.card(0).state, "ready");
+        assert_eq!(daemon.card(0).state, CardState::Ready);
         assert_eq!(node.compute_mode(0), EXCLUSIVE);
         assert_eq!(node.leased(0).as_deref(), Some("prohibited"));
         daemon.done(Call::Disable { gpu: "0".to_owned() }).unwrap();
@@ -178,7 +178,7 @@ fn a_lease_that_cannot_be_read_is_named_kept_and_its_card_not_touched() {
         wait_ready(&daemon, 1);
         let file = node.lease_file(card);
         if card == 0 {
-            let state = daemon.card(0).state;
+            let state = daemon.state(0);
             assert!(state.contains(why) && state.contains(file.to_str().unwrap()), "{state}");
             let refusal = daemon.reserve(on_card(request("web", 1), 0)).unwrap_err();
             assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
@@ -193,7 +193,7 @@ fn a_lease_that_cannot_be_read_is_named_kept_and_its_card_not_touched() {
         fs::remove_file(&file).unwrap();
     }
     let daemon = node.start();
-    assert_eq!(daemon.card(0).state, "ready", "with the file out of the way");
+    assert_eq!(daemon.card(0).state, CardState::Ready, "with the file out of the way");
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) fn grant_in(daemon: &Running, name: &str, cgroup: Cgroup) -> Granted 
 
 pub(crate) fn level(daemon: &Running, name: &str) -> String {
     let grants = daemon.status().grants;
-    grants.into_iter().find(|grant| grant.container_id == name).unwrap().guarantee
+    grants.into_iter().find(|grant| grant.container_id == name).unwrap().guarantee.to_string()
 }
 
 /// The limits that the driver has, by cgroup: `(soft, hard)` in bytes. One that was cleared is an
@@ -443,7 +443,8 @@ fn without_mps_a_container_is_held_on_each_of_its_cards() {
     let init = Container::new();
     cgroup.add(&init);
     daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
-    let levels: Vec<_> = daemon.status().grants.into_iter().map(|grant| grant.guarantee).collect();
+    let levels: Vec<_> =
+        daemon.status().grants.into_iter().map(|grant| grant.guarantee.to_string()).collect();
     assert_eq!(levels, ["cgroup", "cgroup"]);
     let path = cgroup.id().path;
     let set = |card: u32| format!("set {} {path} soft 0 hard {}", uuid(card), 1_u64 << 30);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::{Activate, Call, Removal, Reply, Report, Terminate};
 use mpsgate_config::{Listen, Switch};
+use mpsgate_policy::NoteAction;
 use serde_json::json;
 
 use crate::grants::Cgroup;
@@ -162,7 +163,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
         .done(Call::Report(Report {
             container_id: "cpu".to_owned(),
             code: "E_VISIBLE_DEVICES".to_owned(),
-            action: "stripped".to_owned(),
+            action: NoteAction::Stripped.into(),
             sentence: "it says all; taken away".to_owned(),
             hint: None,
             pod: None,
@@ -182,7 +183,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    wait_for("its end is seen", || daemon.card(2).state.contains("lost its MPS control daemon"));
+    wait_for("its end is seen", || daemon.state(2).contains("lost its MPS control daemon"));
     let unprepared =
         daemon.call(Call::Terminate(Terminate { key: dead.key.clone(), removal: Removal::No }));
     assert!(matches!(unprepared, Reply::Refused(_)), "{unprepared:?}");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use mpsgate_api::{Call, Mps, MpsAction, Reply, WireRefusal, WouldEnd};
+use mpsgate_api::{Call, CardState, Mps, MpsAction, Reply, WireRefusal, WouldEnd};
 use mpsgate_config::{Listen, Manage};
 
 use crate::harness::{Container, Node, Running, need, on_card, request, servers, uuid, wait_for};
@@ -69,7 +69,7 @@ fn without_yes_who_would_die_is_listed_and_nothing_is_done() {
         assert_eq!(list.unknown, None);
     }
     assert_eq!(node.control_pid(0), Some(control));
-    assert_eq!(daemon.card(0).state, "ready");
+    assert_eq!(daemon.card(0).state, CardState::Ready);
     assert_eq!(node.compute_mode(0), "EXCLUSIVE_PROCESS");
 }
 
@@ -126,7 +126,7 @@ fn stop_ends_the_control_daemon_and_keeps_the_card_closed_over_restarts_until_it
         assert!(!node.paths.mps().join("0").exists(), "{round}");
         let card = daemon.card(0);
         assert!(card.managed, "{round}");
-        assert_eq!(card.state, "was stopped by the operator", "{round}");
+        assert_eq!(card.state.as_str(), "was stopped by the operator", "{round}");
         assert_eq!(card.hint, Some(format!("mpsgate mps restart {}", uuid(0))), "{round}");
         let refusal = daemon.reserve(request("db", 1)).unwrap_err();
         assert_eq!(refusal.code, "E_GPU_UNHEALTHY", "{round}");
@@ -142,7 +142,7 @@ fn stop_ends_the_control_daemon_and_keeps_the_card_closed_over_restarts_until_it
         drop(listed(&daemon, MpsAction::Restart));
         let text = daemon.done(mps(MpsAction::Restart, true)).unwrap();
         assert!(text.contains("is started"), "{text}");
-        assert_eq!(daemon.card(0).state, "ready");
+        assert_eq!(daemon.card(0).state, CardState::Ready);
         assert_eq!(node.compute_mode(0), "EXCLUSIVE_PROCESS");
         daemon.reserve(request("db", 1)).unwrap();
     }
@@ -158,7 +158,7 @@ fn a_stop_that_a_crash_cut_short_is_finished_at_the_next_start() {
     let daemon = node.start();
     wait_for("it is ended", || node.control_pid(0).is_none());
     wait_for("its mode is back", || node.compute_mode(0) == "DEFAULT");
-    assert_eq!(daemon.card(0).state, "was stopped by the operator");
+    assert_eq!(daemon.state(0), "was stopped by the operator");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_card_that_is_given_back_is_not_stopped_any_more() {
     daemon.done(Call::Disable { gpu: "0".to_owned() }).unwrap();
     assert!(!fs::read_to_string(node.paths.managed()).unwrap().contains("GPU-"));
     daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
-    assert_eq!(daemon.card(0).state, "ready");
+    assert_eq!(daemon.card(0).state, CardState::Ready);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_wedged_control_daemon_is_listed_as_far_as_it_can_be_and_can_be_restarted() 
     assert!(list.unknown.is_some(), "{list:?}");
     daemon.done(mps(MpsAction::Restart, true)).unwrap();
     assert!(node.control_pid(0).is_some_and(|pid| pid != old));
-    assert_eq!(daemon.card(0).state, "ready");
+    assert_eq!(daemon.card(0).state, CardState::Ready);
 }
 
 const WAITS: &str = "mps.supervisor: takes effect after: systemctl restart mpsgated; then, for each \

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use mpsgate_api::{Asking, Call, Qualify, Reply, Reserve, WireRefusal};
+use mpsgate_api::{Asking, Call, CardState, Qualify, Reply, Reserve, WireRefusal};
 use mpsgate_config::paths::QUALIFY_ROOT;
 use mpsgate_model::{Answer, Question, Verdict};
 use serde_json::json;
@@ -81,7 +81,7 @@ fn a_card_is_kept_for_who_asks_it_and_its_answers_count() {
     let daemon = node.start();
     let asking = begin(&daemon, "0").unwrap();
     assert_eq!(asking.subject.card.as_str(), uuid(0));
-    assert_eq!(daemon.card(0).state, "qualifying");
+    assert_eq!(daemon.card(0).state, CardState::Qualifying);
     assert_eq!(begin(&daemon, "0").unwrap_err().code, "E_GPU_NOT_READY");
     // Whose container has its id.
     let own = on_card(own(&asking, 0), 0);
@@ -139,7 +139,7 @@ fn who_comes_meanwhile_waits_and_is_let_in_when_it_is_over() {
     let asking = begin(&daemon, "0").unwrap();
     std::thread::scope(|scope| {
         let late = scope.spawn(|| daemon.reserve(request("late", 1)));
-        wait_for("it is being asked", || daemon.card(0).state == "qualifying");
+        wait_for("it is being asked", || daemon.card(0).state == CardState::Qualifying);
         assert!(!late.is_finished());
         end(&daemon, &asking.id, false).unwrap();
         late.join().unwrap().unwrap();
@@ -181,7 +181,7 @@ fn an_older_driver_keeps_its_date_and_only_what_holds_steers() {
     let daemon = node.start();
     asked(&daemon, &[Question::Attach, Question::Limit]);
     let card = daemon.card(0);
-    assert!(card.state.contains("let no CUDA client attach"), "{}", card.state);
+    assert!(card.state.as_str().contains("let no CUDA client attach"), "{}", card.state);
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     assert_eq!(card.failures.len(), 1, "{:?}", card.failures);
     node.nvml(|state| state["driver_version"] = "599.1".into());
@@ -217,7 +217,7 @@ fn a_no_while_the_control_daemon_ends_is_none_and_is_asked_again() {
     });
     assert_eq!(answer.verdict, Verdict::Unanswered);
     assert!(answer.meanwhile.contains("it lost its MPS control daemon"), "{}", answer.meanwhile);
-    wait_for("the card is ready", || daemon.card(0).state == "ready");
+    wait_for("the card is ready", || daemon.card(0).state == CardState::Ready);
     let due = daemon.card(0).qualify.unwrap();
     assert!(due.starts_with("no answer counts to attach: meanwhile it "), "{due}");
     daemon.reserve(request("web", 1)).unwrap();

@@ -4,7 +4,9 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use mpsgate_api::{Activate, Call, Mps, MpsAction, NodeSnapshot, Reply, Reserve};
+use mpsgate_api::{
+    Activate, Call, CardState, GrantState, Mps, MpsAction, NodeSnapshot, Reply, Reserve,
+};
 use mpsgate_config::Schedule;
 use mpsgate_model::{Grant, Guarantee, Instance, Mib};
 use serde_json::json;
@@ -167,15 +169,15 @@ fn a_compute_mode_of_somebody_elses_is_a_trouble_and_is_not_changed() {
     node.nvml(|state| state["cards"][0]["compute_mode"] = json!("EXCLUSIVE_PROCESS"));
     let daemon = node.start();
     let card = daemon.card(0);
-    assert!(card.state.contains("is in compute mode EXCLUSIVE_PROCESS"), "{}", card.state);
+    assert!(card.state.as_str().contains("is in compute mode EXCLUSIVE_PROCESS"), "{}", card.state);
     assert!(card.hint.unwrap().ends_with(&format!("nvidia-smi -i {} -c DEFAULT", uuid(0))));
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     assert_eq!(node.compute_mode(0), "EXCLUSIVE_PROCESS");
     node.nvml(|state| state["cards"][0]["compute_mode"] = json!("DEFAULT"));
-    wait_for("it is ready", || daemon.card(0).state == "ready");
+    wait_for("it is ready", || daemon.card(0).state == CardState::Ready);
     daemon.reserve(request("web", 1)).unwrap();
     node.nvml(|state| state["cards"][0]["compute_mode"] = json!("PROHIBITED"));
-    wait_for("it is not", || daemon.card(0).state.contains("PROHIBITED"));
+    wait_for("it is not", || daemon.state(0).contains("PROHIBITED"));
 }
 
 #[test]
@@ -184,16 +186,13 @@ fn an_operator_finds_no_mps_to_end_and_takes_the_card_back() {
     node.config.gpus.schedule = Schedule::Share;
     let daemon = node.start();
     daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
-    assert_eq!(
-        (daemon.card(0).state.as_str(), node.compute_mode(0).as_str()),
-        ("ready", "DEFAULT")
-    );
+    assert_eq!((daemon.state(0).as_str(), node.compute_mode(0).as_str()), ("ready", "DEFAULT"));
     for action in [MpsAction::Stop, MpsAction::Restart] {
         let call = Mps { gpu: "0".to_owned(), action, confirmed: true };
         assert_eq!(daemon.done(Call::Mps(call)).unwrap_err().code, "E_GPU_UNFIT");
     }
     daemon.done(Call::Disable { gpu: "0".to_owned() }).unwrap();
-    assert_eq!(daemon.card(0).state, "unmanaged");
+    assert_eq!(daemon.card(0).state, CardState::Unmanaged);
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn a_switch_waits_for_the_containers_of_the_old_kind_and_is_then_done_by_itself(
     let refusal = daemon.reserve(request("db", 1)).unwrap_err();
     assert_eq!(refusal.code, "E_SCHEDULE");
     assert!(refusal.sentence.ends_with("under mps: web"), "{}", refusal.sentence);
-    assert!(daemon.card(1).state.starts_with("gives nothing until"), "{}", daemon.card(1).state);
+    assert!(daemon.state(1).starts_with("gives nothing until"), "{}", daemon.state(1));
     assert!(init.lives() && node.control_pid(0).is_some(), "what runs goes on");
 
     // Wanted no more, and again.
@@ -224,7 +223,9 @@ fn a_switch_waits_for_the_containers_of_the_old_kind_and_is_then_done_by_itself(
     init.kill();
     drop(init);
     wait_for("it is switched", || schedule(&daemon) == "share");
-    wait_for("both cards are ready", || daemon.status().cards.iter().all(|c| c.state == "ready"));
+    wait_for("both cards are ready", || {
+        daemon.status().cards.iter().all(|c| c.state == CardState::Ready)
+    });
     for n in 0..2 {
         assert_eq!(node.compute_mode(n), "DEFAULT");
         assert_eq!(node.control_pid(u32::try_from(n).unwrap()), None);
@@ -237,7 +238,9 @@ fn a_switch_waits_for_the_containers_of_the_old_kind_and_is_then_done_by_itself(
     assert_eq!(schedule(&daemon), "share mps two");
     daemon.release(&two.key);
     wait_for("it is switched back", || schedule(&daemon) == "mps");
-    wait_for("both cards are ready", || daemon.status().cards.iter().all(|c| c.state == "ready"));
+    wait_for("both cards are ready", || {
+        daemon.status().cards.iter().all(|c| c.state == CardState::Ready)
+    });
     assert_eq!(
         (node.compute_mode(0), node.control_pid(0).is_some()),
         ("EXCLUSIVE_PROCESS".to_owned(), true)
@@ -280,14 +283,14 @@ fn a_restart_in_between_waits_on_and_leaves_the_old_kind_as_it_is() {
         (node.control_pid(0), node.compute_mode(0).as_str()),
         (control, "EXCLUSIVE_PROCESS")
     );
-    assert!(daemon.status().grants.iter().all(|grant| grant.state == "active"));
+    assert!(daemon.status().grants.iter().all(|grant| grant.state == GrantState::Active));
     init.kill();
     drop(init);
     wait_for("it is switched", || schedule(&daemon) == "share");
     wait_for("the mode is back", || node.compute_mode(0) == "DEFAULT");
 
     // Grants without MPS survive a restart, and nothing of MPS comes up beside them.
-    wait_for("it is ready", || daemon.card(0).state == "ready");
+    wait_for("it is ready", || daemon.card(0).state == CardState::Ready);
     let two = daemon.reserve(spread("two", 4, 1)).unwrap();
     let init = Container::new();
     daemon.activate(&two, &init, None).unwrap();
@@ -317,7 +320,9 @@ fn what_the_label_said_is_forgotten_where_no_api_server_is_asked_any_more() {
     let node = Node::new(1);
     remember(&node, "share");
     let daemon = node.start();
-    wait_for("the settings hold", || schedule(&daemon) == "mps" && daemon.card(0).state == "ready");
+    wait_for("the settings hold", || {
+        schedule(&daemon) == "mps" && daemon.card(0).state == CardState::Ready
+    });
     assert!(daemon.reserve(request("web", 1)).unwrap().uses_mps());
 }
 
@@ -343,7 +348,7 @@ fn cards_of_the_settings_are_left_to_another_system_and_an_operators_stay() {
     });
     wait_for("its mode is back", || node.compute_mode(1) == "DEFAULT");
     assert_eq!(schedule(&daemon), "mps off");
-    assert!(daemon.card(0).state.contains("is another system's"), "{}", daemon.card(0).state);
+    assert!(daemon.state(0).contains("is another system's"), "{}", daemon.state(0));
     assert_eq!(daemon.reserve(request("db", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     // By hand it is taken all the same.
     daemon.done(Call::Enable { gpu: "1".to_owned() }).unwrap();
@@ -368,6 +373,6 @@ fn who_takes_more_than_was_agreed_is_reported_and_lives() {
     let status = daemon.status();
     let told: Vec<_> = status.actions.iter().map(|a| (a.what.as_str(), a.card_index)).collect();
     assert_eq!(told, [("reported", 1)], "{:?}", status.actions);
-    assert!(status.grants.iter().all(|grant| grant.guarantee == "none"));
+    assert!(status.grants.iter().all(|grant| grant.guarantee == Guarantee::None));
     assert!(init.lives());
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::Duration;
 
+use mpsgate_api::CardState;
 use mpsgate_config::Orphan;
 
 use crate::cards::kill;
@@ -21,13 +22,14 @@ fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_model::Grant, C
 fn state_of(daemon: &Running, container: &str) -> String {
     let mut grants = daemon.status().grants;
     grants.retain(|grant| grant.container_id == container);
-    grants.pop().map(|grant| grant.state).unwrap_or_default()
+    grants.pop().map(|grant| grant.state.to_string()).unwrap_or_default()
 }
 
 /// Another control daemon than `old` runs, and the card takes grants.
 fn recovered(node: &Node, daemon: &Running, old: i32) {
     wait_for("another control daemon is ready", || {
-        node.control_pid(0).is_some_and(|pid| pid != old) && daemon.card(0).state == "ready"
+        node.control_pid(0).is_some_and(|pid| pid != old)
+            && daemon.card(0).state == CardState::Ready
     });
 }
 
@@ -86,7 +88,7 @@ fn a_reservation_outlives_the_control_daemon_and_its_container_is_refused_until_
     let init = Container::new();
     let old = node.control_pid(0).unwrap();
     kill(old);
-    wait_for("the card is fenced", || daemon.card(0).state.contains("lost its MPS control daemon"));
+    wait_for("the card is fenced", || daemon.state(0).contains("lost its MPS control daemon"));
     let refusal = daemon.activate(&early, &init, None).unwrap_err();
     assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
     assert!(refusal.sentence.contains("is started again in 1 s"), "{refusal:?}");
@@ -108,7 +110,7 @@ fn a_control_daemon_that_dies_again_and_again_is_started_less_and_less_soon() {
         let old = node.control_pid(0).unwrap();
         kill(old);
         let expected = format!("which is started again in {seconds} s");
-        wait_for("the wait is told", || daemon.card(0).state.contains(&expected));
+        wait_for("the wait is told", || daemon.state(0).contains(&expected));
         recovered(&node, &daemon, old);
     }
 }
@@ -122,7 +124,7 @@ fn a_control_program_that_ends_at_once_with_0_is_no_start() {
     node.config.mps.control = program;
     let daemon = node.start();
     let card = daemon.card(0);
-    assert!(card.state.contains("ended at once"), "{card:?}");
+    assert!(card.state.as_str().contains("ended at once"), "{card:?}");
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
 }
 
@@ -136,7 +138,7 @@ fn an_orphan_server_keeps_its_card_closed_and_is_not_touched() {
     let old = node.control_pid(0).unwrap();
     kill(old);
     let expected = format!("whose server still holds the card for web: pid {server}");
-    wait_for("the orphan is named", || daemon.card(0).state.contains(&expected));
+    wait_for("the orphan is named", || daemon.state(0).contains(&expected));
     let refusal = daemon.reserve(request("db", 1)).unwrap_err();
     assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
     assert!(refusal.hint.contains(&format!("kill {server};")), "{refusal:?}");
@@ -146,7 +148,7 @@ fn an_orphan_server_keeps_its_card_closed_and_is_not_touched() {
     // Over a restart, too: nothing is ended unasked.
     daemon.stop().unwrap();
     let daemon = node.start();
-    assert!(daemon.card(0).state.contains(&expected), "{:?}", daemon.card(0));
+    assert!(daemon.state(0).contains(&expected), "{:?}", daemon.card(0));
     assert_eq!(node.mps(0).servers_alive().len(), 1);
     kill(server);
     recovered(&node, &daemon, old);
@@ -180,7 +182,7 @@ fn a_server_that_crashes_breaks_the_grants_that_it_served() {
     kill(server);
     wait_for("the grant is broken", || state_of(&daemon, "web") == "broken");
     assert_eq!(node.control_pid(0), old, "the control daemon goes on");
-    wait_for("the card takes grants", || daemon.card(0).state == "ready");
+    wait_for("the card takes grants", || daemon.card(0).state == CardState::Ready);
     daemon.reserve(request("db", 1)).unwrap();
 }
 
@@ -193,20 +195,20 @@ fn a_lost_file_of_the_control_daemons_closes_the_card() {
     let (socket, away) = (pipe.join("control_privileged"), pipe.join("away"));
     fs::rename(&socket, &away).unwrap();
     let expected = format!("{} is missing", named.join("control_privileged").display());
-    wait_for("the card is fenced by name", || daemon.card(0).state.contains(&expected));
+    wait_for("the card is fenced by name", || daemon.state(0).contains(&expected));
     assert_eq!(daemon.reserve(request("db", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     fs::rename(&away, &socket).unwrap();
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
 
     let base = named.parent().unwrap().to_path_buf();
     let moved = node.dir.path().join("moved");
     fs::rename(&base, &moved).unwrap();
     symlink(&moved, &base).unwrap();
     let expected = format!("{} is not a directory but a symbolic link", base.display());
-    wait_for("the planted link is named", || daemon.card(0).state.contains(&expected));
+    wait_for("the planted link is named", || daemon.state(0).contains(&expected));
     fs::remove_file(&base).unwrap();
     fs::rename(&moved, &base).unwrap();
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
 }
 
 #[test]
@@ -275,7 +277,7 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
     };
     blame(pid);
     wait_for("the log's word is repeated", || {
-        daemon.card(0).state.contains(&format!(
+        daemon.state(0).contains(&format!(
             "in FAULT after a fatal GPU error, for which its log, which proves nothing, names \
              container web, pid {pid}"
         ))
@@ -284,15 +286,15 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
     assert!(client.lives() && daemon.status().notes.is_empty());
     fs::remove_file(&fault).unwrap();
     drop(client);
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
 
     // Whom the control daemon does not serve, the log does not name.
     let grant = daemon.reserve(request("web2", 1)).unwrap();
     let _client = Client::attach(&node, &grant);
     blame(init.pid());
-    wait_for("it is in fault", || daemon.card(0).state.contains("in FAULT"));
+    wait_for("it is in fault", || daemon.state(0).contains("in FAULT"));
     // The look that saw the fault has read that line, too; one more.
     std::thread::sleep(Duration::from_secs(2));
-    assert!(!daemon.card(0).state.contains("container db"), "{:?}", daemon.card(0));
+    assert!(!daemon.state(0).contains("container db"), "{:?}", daemon.card(0));
     assert!(init.lives() && daemon.status().actions.is_empty());
 }

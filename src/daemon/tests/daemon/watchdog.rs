@@ -3,7 +3,7 @@
 
 use mpsgate_api::{Action, GrantStatus};
 use mpsgate_config::Enforce;
-use mpsgate_model::Grant;
+use mpsgate_model::{Grant, Guarantee};
 use serde_json::{Value, json};
 
 use crate::grants::Cgroup;
@@ -44,7 +44,10 @@ fn actions(daemon: &Running) -> Vec<Action> {
 
 /// The actions as `(container, what)`.
 fn done(daemon: &Running) -> Vec<(Option<String>, String)> {
-    actions(daemon).into_iter().map(|action| (action.container_id, action.what)).collect()
+    actions(daemon)
+        .into_iter()
+        .map(|action| (action.container_id, action.what.to_string()))
+        .collect()
 }
 
 fn grant(daemon: &Running, name: &str) -> GrantStatus {
@@ -289,7 +292,11 @@ fn in_report_mode_an_overrun_is_named_once_and_the_container_lives() {
     }
     assert_eq!(done(&daemon), [(Some("bad".to_owned()), "reported".to_owned())]);
     assert!(bad.init.lives());
-    assert_eq!(grant(&daemon, "bad").guarantee, "mps", "nothing holds the sum to the grant");
+    assert_eq!(
+        grant(&daemon, "bad").guarantee,
+        Guarantee::Mps,
+        "nothing holds the sum to the grant"
+    );
 }
 
 #[test]
@@ -335,7 +342,7 @@ fn where_memory_is_not_told_the_guarantee_is_mps_and_status_says_why() {
     let daemon = node.start();
     let web = need!(granted(&daemon, "web"));
     looks(&node, &daemon, "web", web.init.pid(), 1);
-    assert_eq!(grant(&daemon, "web").guarantee, "mps+watchdog");
+    assert_eq!(grant(&daemon, "web").guarantee, Guarantee::MpsWatchdog);
     uses(&node, &[json!({ "pid": web.init.pid(), "used_mib": null, "kind": "mps" })]);
     wait_for("it is told", || daemon.card(0).unwatched.is_some());
     let why = daemon.card(0).unwatched.unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mpsgate_api::Action;
+use mpsgate_api::{Action, CardState, ControlState};
 use mpsgate_testing::Spawned;
 
 use crate::grants::Cgroup;
@@ -54,14 +54,14 @@ fn a_connection_that_stays_is_told_of_and_nobody_is_ended_for_it() {
     let daemon = node.start();
     let mut good = need!(granted(&daemon, "good"));
     let mut silent = holding(&node.pipe(0).join("control"), 1);
-    wait_for("it is told", || daemon.card(0).state.contains("does not answer"));
+    wait_for("it is told", || daemon.state(0).contains("does not answer"));
     let card = daemon.card(0);
-    assert_eq!(card.mps.unwrap().state, "wedged");
+    assert_eq!(card.mps.unwrap().state, ControlState::Wedged);
     assert!(card.hint.unwrap().contains("end what else on this node speaks with it"));
     assert_eq!(daemon.reserve(request("new", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     assert!(silent.lives() && good.init.lives());
     silent.kill();
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
     assert!(good.init.lives());
     assert_eq!(actions(&daemon), []);
 }
@@ -77,10 +77,10 @@ fn a_stopped_control_daemon_is_told_from_a_wedge_and_nobody_is_blamed() {
     };
     signal("-STOP");
     let expected = format!("does not answer: somebody stopped it, pid {pid}");
-    wait_for("it is told", || daemon.card(0).state.contains(&expected));
+    wait_for("it is told", || daemon.state(0).contains(&expected));
     assert_eq!(daemon.card(0).hint.unwrap(), format!("let it go on: kill -CONT {pid}"));
     signal("-CONT");
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    wait_for("the card is ready again", || daemon.card(0).state == CardState::Ready);
     assert_eq!(node.control_pid(0), Some(pid));
     assert!(good.init.lives());
     assert_eq!(actions(&daemon), []);

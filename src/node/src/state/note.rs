@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use mpsgate_api::{ACTIONS_KEPT, Action};
-use mpsgate_model::GpuUuid;
+use mpsgate_api::{ACTIONS_KEPT, Action, Done};
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, OneOf};
+use mpsgate_policy::NoteAction;
 
 use super::Node;
 use crate::refusals::{CodeCounts, Telling};
@@ -16,7 +17,7 @@ impl Node {
         &mut self,
         card: &GpuUuid,
         of: Option<&Entry>,
-        what: &'static str,
+        what: Done,
         why: String,
         at_ms: u64,
         effects: &mut Vec<Effect>,
@@ -26,7 +27,7 @@ impl Node {
             container_id: of.map(|entry| entry.grant.name()),
             card: card.to_string(),
             card_index: self.card(card).map(|card| card.index).unwrap_or_default(),
-            what: what.to_owned(),
+            what: what.into(),
             why,
         };
         effects.push(Effect::Count(what));
@@ -43,7 +44,7 @@ impl Node {
     pub fn hear(
         &mut self,
         container: &str,
-        action: &str,
+        action: &OneOf<NoteAction>,
         code: &str,
         text: &str,
         now: Instant,

@@ -1,9 +1,10 @@
 //! Everything that the node knows, for `mpsgate status`: recorded, device and server views side by
 //! side. What is around it the daemon adds.
 
-use mpsgate_api::{CardStatus, GateStatus, GrantStatus, Status};
+use mpsgate_api::{CardState, CardStatus, GateStatus, GrantState, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
-use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib, OneOf};
+use mpsgate_policy::schedule::Word;
 use mpsgate_policy::{Conclusion, GuaranteeLevel};
 
 use super::Node;
@@ -38,9 +39,9 @@ impl Node {
             device_plugin: Vec::new(),
             claims: None,
             slurm: None,
-            schedule: self.schedule.now().to_string(),
+            schedule: Word::from(self.schedule.now()).into(),
             overrides: Vec::new(),
-            schedule_wanted: self.schedule.wanted().map(|word| word.as_str().to_owned()),
+            schedule_wanted: self.schedule.wanted().map(OneOf::Known),
             schedule_waits_for: self.waits_for(),
         }
     }
@@ -53,10 +54,10 @@ impl Node {
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
         let asking = card.qualified.asking.is_some() && card.trouble().is_none();
         let (state, hint) = match (&card.lost, managed) {
-            (None, false) => ("unmanaged", None),
-            (None, true) if asking => ("qualifying", None),
+            (None, false) => (CardState::Unmanaged.into(), None),
+            (None, true) if asking => (CardState::Qualifying.into(), None),
             _ => match (card.trouble(), self.fence(card)) {
-                (None, Some(fence)) => (fence.why.as_str(), Some(fence.hint.clone())),
+                (None, Some(fence)) => (OneOf::Other(fence.why.clone()), Some(fence.hint.clone())),
                 (trouble, _) => (card.state(), trouble.map(|trouble| trouble.hint.clone())),
             },
         };
@@ -72,10 +73,12 @@ impl Node {
             promised_mib: promised.0,
             free_mib: if managed { free.0 } else { 0 },
             used_mib: card.lost.is_none().then_some(card.used.0),
-            compute_mode: card.compute_mode.clone(),
+            compute_mode: card
+                .compute_mode
+                .map_or_else(|| OneOf::Other(String::new()), OneOf::Known),
             clients,
             max_clients: card.max_clients,
-            state: state.to_owned(),
+            state,
             hint,
             mps: card.mps.clone().filter(|_| managed),
             gate: card.gate.as_ref().filter(|_| managed).map(|counts| GateStatus {
@@ -159,16 +162,17 @@ impl Node {
         let broken = entry.broken_ms.is_some();
         let GuaranteeLevel { guarantee, proof, .. } = self.guarantee(grant);
         let (state, pid, cgroup) = match &entry.state {
-            State::Reserved { holder } => ("reserved", holder.pid, None),
+            State::Reserved { holder } => (GrantState::Reserved, holder.pid, None),
             State::Active { init, cgroup } => {
-                (if broken { "broken" } else { "active" }, init.pid, cgroup.as_ref())
+                let state = if broken { GrantState::Broken } else { GrantState::Active };
+                (state, init.pid, cgroup.as_ref())
             }
         };
         GrantStatus {
             container_id: grant.name(),
             runtime_root: grant.key.runtime_root.clone(),
             instance: grant.key.instance.as_str().to_owned(),
-            state: state.to_owned(),
+            state: state.into(),
             card: card.uuid.to_string(),
             card_index: card.index,
             memory_mib: grant.memory.0,
@@ -178,7 +182,7 @@ impl Node {
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
             used_mib: self.used(grant, &card.uuid).map(|used| used.0),
             cap_mib: self.cap(grant),
-            guarantee: guarantee.as_str().to_owned(),
+            guarantee: guarantee.into(),
             proof,
             since_ms: entry.since_ms,
             hint: broken.then(|| BROKEN.to_owned()),

@@ -195,6 +195,6 @@ fn what_happened_during_one_question_is_nothing_to_the_next() {
     // A question that is asked twice has one answer.
     assert_eq!(verdict(&mut node, Question::Attach), Verdict::Unanswered);
     let answers = node.end_asking(ID).unwrap().answers;
-    let names: Vec<&str> = answers.iter().map(|answer| answer.question.name()).collect();
+    let names: Vec<&str> = answers.iter().map(|answer| answer.question.as_str()).collect();
     assert_eq!(names, ["limit", "commands", "processes", "attach"]);
 }

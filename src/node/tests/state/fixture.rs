@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_model::ledger::{CgroupId, Ledger, ProcessId};
-use mpsgate_model::{ContainerId, DeviceNode, GpuUuid, GrantKey, Instance, Mib, Priority, Request};
+use mpsgate_model::{
+    ComputeMode, ContainerId, DeviceNode, GpuUuid, GrantKey, Instance, Mib, Priority, Request,
+};
 use mpsgate_node::card::{Card, Ends, Health, ManagedBy, Watched};
 use mpsgate_node::{Machine, Node};
 
@@ -62,7 +64,7 @@ pub(crate) fn node() -> Node {
         total: Mib(16 * 1024),
         memory: Mib(15 * 1024),
         used: Mib(0),
-        compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+        compute_mode: Some(ComputeMode::ExclusiveProcess),
         managed: Some(ManagedBy::Settings),
         health: Health::Ready,
         lost: None,

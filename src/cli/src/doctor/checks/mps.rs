@@ -1,8 +1,7 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
 use mpsgate_api::CardStatus;
-use mpsgate_gpu::ComputeMode;
-use mpsgate_model::Verdict;
+use mpsgate_model::{ComputeMode, Verdict};
 use mpsgate_mps::{MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
@@ -212,7 +211,7 @@ fn answers(card: &CardStatus, is_simulated: bool) -> Vec<Finding> {
             let answers = card.qualification.iter().flat_map(|found| &found.answers);
             let open: Vec<&str> = answers
                 .filter(|answer| answer.verdict == Verdict::Unanswered)
-                .map(|answer| answer.question.name())
+                .map(|answer| answer.question.as_str())
                 .collect();
             findings.push(if open.is_empty() {
                 ok("every question was answered as expected")
