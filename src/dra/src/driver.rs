@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use mpsgate_kubelet::{Backoff, Changes, Socket, SocketError, check};
 use mpsgate_model::DRIVER;
+use mpsgate_model::names::is_uid;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::claims::is_uid;
 use crate::health::Watch;
 use crate::registration::Registrar;
 use crate::server::Server;

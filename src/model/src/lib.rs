@@ -18,6 +18,7 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+pub mod names;
 mod number;
 mod pod;
 pub mod printable;
