@@ -37,7 +37,7 @@ pub use grant::{
 #[cfg(any(test, feature = "testing"))]
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
-pub use number::{QuantityError, parse_count};
+pub use number::{QuantityError, parse_count, parse_nanos};
 pub use pod::{Handed, PodContainer};
 pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;
