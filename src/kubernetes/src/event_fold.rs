@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mpsgate_model::printable::plain;
+use mpsgate_model::{Bucket, Rate};
 
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
 const LONGEST_MESSAGE: usize = 1024;
-/// Writes of one object and reason at once, and how soon there is another one.
-const BURST: u32 = 3;
-const REFILL: Duration = Duration::from_secs(60);
+/// Writes of one object and reason.
+const WRITES: Rate = Rate { burst: 3, every: Duration::from_secs(60) };
 /// Messages of one object and reason that have events of their own; further ones replace the last.
 const MESSAGES: usize = 3;
 /// The API server forgets an event after an hour, and what is folded into a forgotten one is lost.
@@ -124,8 +124,7 @@ pub(crate) struct Folded {
 
 struct Budget {
     events: Vec<Folded>,
-    tokens: u32,
-    refilled: Instant,
+    writes: Bucket,
     heard: Instant,
     aside: Option<Aside>,
 }
@@ -181,8 +180,7 @@ impl Folding {
         }
         let budget = self.budgets.entry(key).or_insert_with(|| Budget {
             events: Vec::new(),
-            tokens: BURST,
-            refilled: now,
+            writes: Bucket::default(),
             heard: now,
             aside: None,
         });
@@ -230,23 +228,15 @@ impl Folding {
             let Some(event) = budget.events.iter_mut().find(|event| event.unwritten) else {
                 continue;
             };
-            while budget.tokens < BURST && now.duration_since(budget.refilled) >= REFILL {
-                budget.tokens += 1;
-                budget.refilled += REFILL;
-            }
-            if budget.tokens == BURST {
-                budget.refilled = now;
-            }
             if let Some(Aside { until, .. }) = budget.aside.filter(|aside| aside.until > now) {
                 soonest = Some(soonest.map_or(until, |soonest| soonest.min(until)));
                 continue;
             }
-            if budget.tokens > 0 {
-                budget.tokens -= 1;
+            if budget.writes.take(WRITES, now) {
                 event.unwritten = false;
                 return Next::Write(event.clone());
             }
-            let at = budget.refilled + REFILL;
+            let at = budget.writes.free_at(WRITES, now);
             soonest = Some(soonest.map_or(at, |soonest| soonest.min(at)));
         }
         soonest.map_or(Next::Nothing, Next::At)
@@ -265,7 +255,7 @@ impl Folding {
                 known.count = 1;
                 known.unwritten = true;
                 // Not the pod's fault: that write was for nothing.
-                budget.tokens = (budget.tokens + 1).min(BURST);
+                budget.writes.give_back(WRITES);
             }
             Outcome::Refused(_) => drop(budget.events.remove(place)),
         }
@@ -283,7 +273,7 @@ impl Folding {
     /// The API server could not be asked: it is to be written as before.
     pub(crate) fn unsent(&mut self, event: &Folded) {
         let Some((budget, place)) = self.place(event) else { return };
-        budget.tokens = (budget.tokens + 1).min(BURST);
+        budget.writes.give_back(WRITES);
         if let Some(known) = budget.events.get_mut(place) {
             known.unwritten = true;
         }

@@ -24,6 +24,7 @@ mod pod;
 pub mod printable;
 mod qualification;
 mod quantity;
+mod rate;
 mod refusal;
 mod request;
 mod resource;
@@ -41,6 +42,7 @@ pub use number::{QuantityError, parse_count, parse_nanos};
 pub use pod::{Handed, PodContainer};
 pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;
+pub use rate::{Bucket, Lines, Rate};
 pub use refusal::{Code, Refusal};
 pub use request::{
     Author, CARDS_ANNOTATION, CLAIM_ENV_PREFIX, ComputeShare, GRANTED_CARDS, GRANTED_MEMORY,
