@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mpsgate_model::printable::plain;
-use mpsgate_model::{Bucket, Rate};
+use mpsgate_model::{Backoff, Bucket, Rate};
 
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
 const LONGEST_MESSAGE: usize = 1024;
@@ -17,10 +17,8 @@ const MESSAGES: usize = 3;
 const FORGOTTEN: Duration = Duration::from_secs(50 * 60);
 /// Objects and reasons that are remembered; beyond, the one that was quiet longest makes room.
 const REMEMBERED: usize = 512;
-/// How long an object and reason waits after the API server said no, at first and at most: twice as
-/// long each time.
-const ASIDE: Duration = Duration::from_secs(1);
-const ASIDE_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long an object and reason waits after the API server said no.
+const ASIDE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
 
 /// Why an event is written: its one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,7 +131,7 @@ struct Budget {
 #[derive(Clone, Copy)]
 struct Aside {
     until: Instant,
-    waits: Duration,
+    waits: Backoff,
 }
 
 /// All that is remembered.
@@ -266,8 +264,9 @@ impl Folding {
     pub(crate) fn refused(&mut self, event: &Folded, now: Instant) -> bool {
         self.unsent(event);
         let Some((budget, _)) = self.place(event) else { return false };
-        let waits = budget.aside.map_or(ASIDE, |aside| (aside.waits * 2).min(ASIDE_MAX));
-        budget.aside.replace(Aside { until: now + waits, waits }).is_none()
+        let mut waits = budget.aside.map_or(ASIDE, |aside| aside.waits);
+        let until = now + waits.pause();
+        budget.aside.replace(Aside { until, waits }).is_none()
     }
 
     /// The API server could not be asked: it is to be written as before.

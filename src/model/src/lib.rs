@@ -10,6 +10,7 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod backoff;
 mod card;
 mod claim;
 mod cluster;
@@ -29,6 +30,7 @@ mod refusal;
 mod request;
 mod resource;
 
+pub use backoff::Backoff;
 pub use card::NodeCard;
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
