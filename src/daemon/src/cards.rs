@@ -34,6 +34,7 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::printable::few;
 use mpsgate_model::{Backoff, GpuUuid, Instance};
 use mpsgate_mps::{ControlDaemon, MpsInstance};
 use mpsgate_node::card::{CardId, Health, Trouble};
@@ -317,14 +318,8 @@ impl CardTask {
     /// Containers with a grant on the card, for a sentence; empty where there are none.
     fn containers(&self) -> String {
         let node = self.daemon.node();
-        let mut all: Vec<String> =
+        let all: Vec<String> =
             node.ledger().on_card(&self.uuid).map(|entry| entry.grant.name()).collect();
-        let more = all.len().saturating_sub(NAMED);
-        all.truncate(NAMED);
-        let mut text = all.join(", ");
-        if more > 0 {
-            text.push_str(&format!(" and {more} more"));
-        }
-        text
+        few(all, NAMED)
     }
 }
