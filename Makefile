@@ -22,7 +22,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help house install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench test-restarts gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help house install-build install-release build man docs packages krew demo test test-build test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults test-bench test-restarts gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +71,10 @@ demo: build ## show it: real runc containers that share a card, and what is refu
 test: build ## all tests; without root what can run, naming what is skipped
 	@tests/env/install.sh test || true
 	@tests/env/test.sh $(LOGS)
+
+test-build: build man ## all that tests run, compiled: others test on it by make -o build -o man
+	@cargo build -q $(AS_TESTS) --bins
+	@cargo test -q $(filter-out --examples,$(AS_TESTS)) --no-run --lib --bins --tests
 
 test-unit: ## unit, property and contract tests (no root)
 	@tests/env/unit.sh $(LOGS)

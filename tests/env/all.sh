@@ -4,6 +4,7 @@
 # other; what a target said comes when it has ended.
 # MG_SELECT=ci: of each kind what fits into a CI run of less than an hour. MG_SELECT=nightly: what
 # that leaves to the night; LOGS/left-out names it.
+# MG_STAGES="k8s engines": of these targets those alone.
 # MG_UNCHANGED=skip: what passed on the same inputs is named and not run again (unchanged.sh); =run:
 # only remembers what passed.
 set -euo pipefail
@@ -16,6 +17,7 @@ trap 'rm -rf "$work"' EXIT
 target() { # NAME MAKE-ARGUMENT...
   local name=$1 stage=${1#test-} begin=$SECONDS verdict=ok key='' last
   shift
+  [[ -z ${MG_STAGES:-} || " $MG_STAGES " == *" $stage "* ]] || return 0
   [[ -z ${MG_UNCHANGED:-} ]] || key=$("$here/unchanged.sh" key "$stage") || key=''
   if [[ ${MG_UNCHANGED:-} == skip ]] && last=$("$here/unchanged.sh" ask "$stage" "$key"); then
     echo "not run again: $stage: same inputs as on $last" >"$logs/$stage.log"

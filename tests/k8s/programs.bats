@@ -42,3 +42,16 @@ refused() { # TEXT...
   try 2 "$MG_REPO/tests/k8s/run"
   assert_contains "the reason" "$stderr" "it lacks kube-scheduler"
 }
+
+@test "a current Kubernetes that cannot be downloaded, or is another one, is skipped by its name" {
+  export MPSGATE_K8S_BIN=current XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache PATH=$BATS_TEST_TMPDIR:$PATH
+  printf '#!/bin/sh\nexit 6\n' >"$BATS_TEST_TMPDIR/curl"
+  chmod 755 "$BATS_TEST_TMPDIR/curl"
+  try 3 "$MG_REPO/tests/k8s/programs"
+  assert_contains "the reason" "$stderr" "Kubernetes v1." "cannot be had: dl.k8s.io does not send it"
+  # shellcheck disable=SC2016 # the program's own words
+  printf '#!/bin/bash\nwhile [[ $1 != -o ]]; do shift; done\necho other >"$2"\n' >"$BATS_TEST_TMPDIR/curl"
+  try 3 "$MG_REPO/tests/k8s/programs"
+  assert_contains "the reason" "$stderr" "has another sum"
+  assert_equal "what is kept" "$(ls -A "$XDG_CACHE_HOME/mpsgate")" ""
+}

@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mpsgate_model::printable::few;
 use mpsgate_model::{Code, GpuNode, HandlerReport, Refusal, RuntimeClass};
 
 /// More expressions than a pod has of them are not compared with each node.
@@ -298,13 +299,8 @@ fn bypasses(
     leads: bool,
     first: &str,
 ) -> Refusal {
-    let named = nodes.get(..NAMED).unwrap_or(nodes).join(", ");
-    let more = match nodes.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let on =
-        if nodes.len() == 1 { format!("node {named}") } else { format!("nodes {named}{more}") };
+    let word = if nodes.len() == 1 { "node" } else { "nodes" };
+    let on = format!("{word} {}", few(nodes, NAMED));
     let (found, remove) = match class {
         Some(class) => (
             format!(

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::num::NonZeroU32;
 
 use mpsgate_model::Mib;
+use mpsgate_model::printable::few;
 
 use super::Reason;
 use super::sums::Sum;
@@ -150,20 +151,12 @@ impl Obstacle {
                 text
             }
             Self::Together { parts, containers, left } => {
-                let (parts, left) = (list(parts), list(left));
+                let (parts, left) = (few(parts, LISTED), few(left, LISTED));
                 let what = if *containers == 1 { "the parts" } else { "the containers" };
                 format!("{what} of {parts} do not fit beside each other: {left} are left")
             }
         }
     }
-}
-
-fn list(sizes: &[Mib]) -> String {
-    let mut texts: Vec<String> = sizes.iter().take(LISTED).map(Mib::to_string).collect();
-    if let Some(more) = sizes.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        texts.push(format!("and {more} more"));
-    }
-    texts.join(", ")
 }
 
 /// Neither a report nor a label was read of it.

@@ -15,7 +15,6 @@
 //! broken and count until their containers end; a new daemon is started beside them, and the gate
 //! hands nobody over to it before its limits are set.
 
-mod backoff;
 mod clients;
 mod events;
 mod health;
@@ -35,13 +34,13 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::{GpuUuid, Instance};
+use mpsgate_model::printable::few;
+use mpsgate_model::{Backoff, GpuUuid, Instance};
 use mpsgate_mps::{ControlDaemon, MpsInstance};
 use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use self::backoff::Backoff;
 use self::watch::Watch;
 use crate::daemon::Daemon;
 use crate::hardware::control::InForce;
@@ -52,6 +51,8 @@ use mpsgate_host::clock::now_ms;
 
 /// Containers that a sentence names.
 const NAMED: usize = 10;
+/// Before MPS of a card is tried again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Starts the task of a card.
 pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
@@ -61,7 +62,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
         daemon: Arc::clone(daemon),
         uuid: uuid.clone(),
         orders,
-        backoff: Backoff::new(),
+        backoff: BACKOFF,
         in_force: InForce::default(),
         handed_over: BTreeMap::new(),
         watch: Watch::default(),
@@ -215,7 +216,7 @@ impl CardTask {
     /// that happens again and again.
     async fn died(&mut self, card: &CardId, well_for: Duration) -> Next {
         self.break_grants().await;
-        let wait = self.backoff.after(well_for);
+        let wait = self.backoff.pause_after(well_for);
         let why =
             format!("lost its MPS control daemon, which is started again in {} s", wait.as_secs());
         let hint = "mpsgate status names the containers that lost the card; try again in a moment";
@@ -238,14 +239,14 @@ impl CardTask {
             list.join(" ")
         );
         self.set_health(Health::Unhealthy(Trouble::new(why, hint)));
-        let wait = self.backoff.after(Duration::ZERO);
+        let wait = self.backoff.pause();
         let orphans: Vec<ProcessId> =
             pids.iter().filter_map(|pid| process::identify(*pid)).collect();
         self.pause(card, wait, &orphans).await
     }
 
     async fn back_off(&mut self, card: &CardId) -> Next {
-        let wait = self.backoff.after(Duration::ZERO);
+        let wait = self.backoff.pause();
         self.pause(card, wait, &[]).await
     }
 
@@ -311,14 +312,8 @@ impl CardTask {
     /// Containers with a grant on the card, for a sentence; empty where there are none.
     fn containers(&self) -> String {
         let node = self.daemon.node();
-        let mut all: Vec<String> =
+        let all: Vec<String> =
             node.ledger().on_card(&self.uuid).map(|entry| entry.grant.name()).collect();
-        let more = all.len().saturating_sub(NAMED);
-        all.truncate(NAMED);
-        let mut text = all.join(", ");
-        if more > 0 {
-            text.push_str(&format!(" and {more} more"));
-        }
-        text
+        few(all, NAMED)
     }
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_dra::{DeviceHealth, Pace, Place};
 use mpsgate_kubernetes::{Pods, Wanted, resource_slices};
+use mpsgate_model::names::is_uid;
 use mpsgate_node::Node;
 use tokio::sync::watch;
 
@@ -89,10 +90,7 @@ fn kubelet_root(plugins: &[PathBuf]) -> Option<&Path> {
 
 /// What the sockets are named by. During an update the next pod serves beside the last one.
 fn instance(pod_uid: Option<String>) -> String {
-    let is_word = |uid: &String| {
-        (1..=64).contains(&uid.len()) && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
-    pod_uid.filter(is_word).unwrap_or_else(|| "node".to_owned())
+    pod_uid.filter(|uid| is_uid(uid)).unwrap_or_else(|| "node".to_owned())
 }
 
 /// Keeps what is offered, and how well the cards are, as they are.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_host::crash_point;
-use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId, State};
+use mpsgate_model::{Backoff, GrantKey};
 
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
@@ -71,7 +71,7 @@ async fn reservation(
 
 async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<(), DaemonError> {
     ended(&init).await;
-    let mut pause = FIRST_LOOK;
+    let mut backoff = Backoff::new(FIRST_LOOK, if key.is_job() { JOBS_LOOK } else { LAST_LOOK });
     let of_run = loop {
         let (cgroup, others) = {
             let node = daemon.node();
@@ -84,8 +84,7 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
         if cgroup.clone().is_none_or(is_empty) {
             break cgroup.filter(|_| key.is_run());
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(if key.is_job() { JOBS_LOOK } else { LAST_LOOK });
+        tokio::time::sleep(backoff.pause()).await;
     };
     if let Some(cgroup) = of_run {
         runs::remove(&cgroup);

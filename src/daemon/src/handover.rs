@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mpsgate_host::crash_point;
+use mpsgate_model::printable::few;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble};
 use tokio::sync::{MutexGuard, oneshot};
@@ -115,14 +116,9 @@ pub(crate) async fn give_back(
             .map(|entry| format!("{} ({})", entry.grant.name(), entry.grant.memory))
             .collect();
         if !holders.is_empty() {
-            let more = holders.len().saturating_sub(NAMED);
-            let mut names = holders.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
-            if more > 0 {
-                names.push_str(&format!(" and {more} more"));
-            }
             return Err(Refusal::new(
                 Code::GpuInUse,
-                format!("{label} has grants: {names}"),
+                format!("{label} has grants: {}", few(holders, NAMED)),
                 "stop these containers first; mpsgate status shows when the last grant has ended",
             ));
         }
@@ -240,15 +236,12 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
         )),
         Objection::InUse(pids) => {
             let foreign: Vec<u32> = pids.into_iter().filter(|pid| !own.contains(pid)).collect();
-            let named: Vec<String> =
-                foreign.iter().take(NAMED).map(|pid| process::describe(*pid)).collect();
-            let more = foreign.len().saturating_sub(named.len());
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = few(foreign.iter().map(|pid| process::describe(*pid)), NAMED);
             (!foreign.is_empty()).then(|| {
                 let pids: Vec<String> = foreign.iter().take(NAMED).map(u32::to_string).collect();
                 Refusal::new(
                     Code::GpuInUse,
-                    format!("{label} is in use by {}{more}", named.join(", ")),
+                    format!("{label} is in use by {named}"),
                     format!("end these processes first: ps -fp {}", pids.join(",")),
                 )
             })

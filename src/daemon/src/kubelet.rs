@@ -1,9 +1,10 @@
-//! Where this node's kubelet is, and whether pods ask through it.
+//! Where this node's kubelet is, whether pods ask through it, and how its services are logged.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use mpsgate_config::{Manage, Switch};
+use mpsgate_deviceplugin::Level;
 
 use crate::Paths;
 use crate::around::served::Served;
@@ -45,4 +46,14 @@ pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
 /// Whether pods of this node ask by their limits alone.
 pub(crate) fn is_in_charge(daemon: &Daemon) -> bool {
     directory(daemon).is_some() && !daemon.around().served.values().any(Served::cannot_work)
+}
+
+/// For what a service tells of itself.
+pub(crate) fn log_level(level: Level) -> log::Level {
+    match level {
+        Level::Error => log::Level::Error,
+        Level::Warn => log::Level::Warn,
+        Level::Info => log::Level::Info,
+        Level::Debug => log::Level::Debug,
+    }
 }

@@ -5,16 +5,14 @@ use std::path::PathBuf;
 
 use mpsgate_model::printable::chain;
 
-use crate::{Allocation, Denied, DevicesError, Level, PluginError};
+use crate::{Allocation, Denied, DevicesError, Level, PluginError, SocketEvent};
 
 /// One thing that happened to one resource. A failure that repeats itself is told once.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Our socket is there.
-    Listening(PathBuf),
-    /// Our socket has gone: kubelet removes all of them when it starts.
-    SocketGone(PathBuf),
+    /// Something happened to our socket.
+    Socket(SocketEvent),
     /// There is no kubelet now.
     NoKubelet(PathBuf),
     /// Kubelet knows the resource.
@@ -39,13 +37,6 @@ pub enum Event {
     Malformed,
     /// Nothing is advertised.
     Unlistable(DevicesError),
-    /// Somebody else than root connected.
-    Stranger {
-        /// Who.
-        uid: u32,
-    },
-    /// A connection that could not be kept up.
-    Broken(hyper::Error),
     /// A container got a token.
     Allocated(Allocation),
     /// A container did not.
@@ -57,13 +48,10 @@ impl Event {
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
+            Self::Socket(event) => event.level(),
             Self::Malformed | Self::Unlistable(_) => Level::Error,
-            Self::Failed(_) | Self::NotWatched { .. } | Self::Stranger { .. } | Self::Denied(_) => {
-                Level::Warn
-            }
-            Self::Listening(_) | Self::Broken(_) => Level::Debug,
-            Self::SocketGone(_)
-            | Self::NoKubelet(_)
+            Self::Failed(_) | Self::NotWatched { .. } | Self::Denied(_) => Level::Warn,
+            Self::NoKubelet(_)
             | Self::Registered
             | Self::Watched { .. }
             | Self::Lost
@@ -91,10 +79,7 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listening(path) => write!(f, "device plugin listens on {}", path.display()),
-            Self::SocketGone(path) => {
-                write!(f, "{} has gone, as when kubelet starts", path.display())
-            }
+            Self::Socket(event) => write!(f, "{event}"),
             Self::NoKubelet(path) => write!(f, "no kubelet: {} does not exist", path.display()),
             Self::Registered => f.write_str("registered with kubelet"),
             Self::Failed(error) => f.write_str(&chain(error)),
@@ -110,8 +95,6 @@ impl fmt::Display for Event {
             }
             Self::Malformed => f.write_str("kubelet's request was refused as malformed HTTP/2"),
             Self::Unlistable(error) => write!(f, "nothing is advertised: {error}"),
-            Self::Stranger { uid } => write!(f, "uid {uid} connected, not kubelet"),
-            Self::Broken(error) => write!(f, "connection broken: {error}"),
             Self::Allocated(ask) => write!(f, "token given for {ask}"),
             Self::Denied(denied) => write!(f, "container denied: {denied}"),
         }

@@ -43,6 +43,6 @@ pub use error::{DevicesError, PluginError};
 pub use event::Event;
 pub use host::{Host, Pending};
 pub use id::{BadId, DeviceId};
-pub use mpsgate_kubelet::{Level, MESSAGE_LIMIT};
+pub use mpsgate_kubelet::{Level, MESSAGE_LIMIT, Retry, SocketEvent};
 pub use plugin::{Pace, Place, serve};
 pub use preferred::prefer;

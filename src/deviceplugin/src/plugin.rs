@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_kubelet::{Backoff, Changes, Socket, Stamp};
+use mpsgate_kubelet::{Changes, Retries, Retry, Socket, Stamp};
 use mpsgate_model::Resource;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -47,12 +47,8 @@ impl Default for Place {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Before what failed is tried for the second time; doubled with each further time.
-    pub first: Duration,
-    /// At most.
-    pub most: Duration,
-    /// Between two looks at the directory, where inotify saw nothing.
-    pub poll: Duration,
+    /// Before what failed is tried again.
+    pub retry: Retry,
     /// For kubelet's answer to a registration, and then for its asking for the list. Kubelet gives
     /// itself 10 s to connect.
     pub answer: Duration,
@@ -64,9 +60,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            first: Duration::from_millis(200),
-            most: Duration::from_secs(60),
-            poll: Duration::from_secs(10),
+            retry: Retry::default(),
             answer: Duration::from_secs(15),
             grant: Duration::from_secs(10),
         }
@@ -84,11 +78,10 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let names = [KUBELET.to_owned(), socket_name(resource)];
-    let changes = Changes::new(place.directory.clone(), names);
+    let retries = Retries::new(Changes::new([place.directory.clone()], names), place.pace.retry);
     let server = Server::new(Arc::new(resource), inventory, host, place.pace.grant);
-    let backoff = Backoff::new(place.pace.first, place.pace.most);
     tokio::select! {
-        () = Plugin { place, server, changes, backoff }.run() => {}
+        () = Plugin { place, server, retries }.run() => {}
         () = stop => {}
     }
 }
@@ -104,24 +97,18 @@ enum End {
 struct Plugin {
     place: Place,
     server: Server,
-    changes: Changes,
-    backoff: Backoff,
+    retries: Retries,
 }
 
 impl Plugin {
     async fn run(mut self) {
         // Before the first look, so that nothing falls between.
-        self.changes.follow();
+        self.retries.follow();
         loop {
             match Socket::bind(&self.place.directory, &socket_name(*self.server.resource())) {
                 Ok(socket) => {
-                    self.server.host().tell(Event::Listening(socket.path().to_owned()));
                     let server = self.server.clone();
-                    tokio::select! {
-                        () = socket.serve(&server) => {}
-                        () = self.keep_registered(&socket) => {}
-                    }
-                    self.server.host().tell(Event::SocketGone(socket.path().to_owned()));
+                    socket.serve(&server, self.keep_registered(&socket)).await;
                 }
                 Err(error) => self.failed(error.into()).await,
             }
@@ -129,15 +116,14 @@ impl Plugin {
     }
 
     fn tell_once(&mut self, event: Event) {
-        if self.backoff.is_news(event.to_string()) {
+        if self.retries.is_news(event.to_string()) {
             self.server.host().tell(event);
         }
     }
 
     async fn failed(&mut self, error: PluginError) {
         self.tell_once(Event::Failed(error));
-        let pause = self.backoff.pause();
-        self.changes.wait(pause).await;
+        self.retries.back_off().await;
     }
 
     /// Returns when kubelet cannot find our socket any more.
@@ -147,9 +133,9 @@ impl Plugin {
             let stamp = match mpsgate_kubelet::socket(&kubelet) {
                 Ok(Some(stamp)) => stamp,
                 Ok(None) => {
-                    self.backoff.restart();
+                    self.retries.restart();
                     self.tell_once(Event::NoKubelet(kubelet.clone()));
-                    self.changes.wait(self.place.pace.poll).await;
+                    self.retries.look().await;
                     continue;
                 }
                 Err(error) => {
@@ -167,21 +153,15 @@ impl Plugin {
             self.server.host().tell(Event::Registered);
             let since = Instant::now();
             match self.end_of(socket, stamp, readers, before).await {
-                End::Changed => self.backoff.reset(),
+                End::Changed => self.retries.reset(),
                 End::Lost => {
-                    // One that always hangs up at once is not tried at full speed for ever.
-                    if since.elapsed() >= self.place.pace.most {
-                        self.backoff.reset();
-                    }
+                    let pause = self.retries.pause_after(since);
                     self.tell_once(Event::Lost);
-                    let pause = self.backoff.pause();
-                    self.changes.wait(pause).await;
+                    self.retries.wait(pause).await;
                 }
                 End::NotWatched => {
-                    let event = Event::NotWatched { seconds: answer.as_secs() };
-                    self.tell_once(event);
-                    let pause = self.backoff.pause();
-                    self.changes.wait(pause).await;
+                    self.tell_once(Event::NotWatched { seconds: answer.as_secs() });
+                    self.retries.back_off().await;
                 }
             }
         }
@@ -201,7 +181,7 @@ impl Plugin {
         loop {
             tokio::select! {
                 end = &mut read => return end,
-                () = self.changes.wait(self.place.pace.poll) => {
+                () = self.retries.look() => {
                     // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads,
                     // reads on.
                     let found = mpsgate_kubelet::socket(&kubelet).ok().flatten();

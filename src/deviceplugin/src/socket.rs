@@ -1,6 +1,6 @@
 //! Who answers kubelet on a resource's socket.
 
-use mpsgate_kubelet::{MESSAGE_LIMIT, Talk, converse};
+use mpsgate_kubelet::{MESSAGE_LIMIT, SocketEvent, Talk, converse};
 use tokio::net::UnixStream;
 
 use crate::Event;
@@ -12,18 +12,16 @@ use crate::server::Server;
 const STREAMS: u32 = 16;
 
 impl Talk for Server {
-    async fn answer(self, stream: UnixStream) {
+    async fn answer(self, stream: UnixStream) -> Result<(), hyper::Error> {
         let seen = self.clone();
         let stream = Scanned::new(stream, move || seen.saw_malformed());
         let service = DevicePluginServer::new(self.clone())
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT);
-        if let Err(error) = converse(stream, STREAMS, service).await {
-            self.host().tell(Event::Broken(error));
-        }
+        converse(stream, STREAMS, service).await
     }
 
-    fn stranger(&self, uid: u32) {
-        self.host().tell(Event::Stranger { uid });
+    fn tell(&self, event: SocketEvent) {
+        self.host().tell(Event::Socket(event));
     }
 }

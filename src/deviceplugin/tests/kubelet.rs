@@ -13,7 +13,7 @@ use std::time::Duration;
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request, connect, directory, eventually};
 use host::Daemon;
 use mpsgate_deviceplugin::api::Empty;
-use mpsgate_deviceplugin::{Inventory, Pace, Place, Stock, serve};
+use mpsgate_deviceplugin::{Inventory, Pace, Place, Retry, Stock, serve};
 use mpsgate_model::{Mib, Resource, example_gpu as uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -51,9 +51,11 @@ impl Running {
         // Long enough that only inotify is ever as quick as the tests, and short where something is
         // tried again.
         let pace = Pace {
-            first: Duration::from_millis(20),
-            most: Duration::from_millis(100),
-            poll: Duration::from_secs(3600),
+            retry: Retry {
+                first: Duration::from_millis(20),
+                most: Duration::from_millis(100),
+                poll: Duration::from_secs(3600),
+            },
             answer: Duration::from_secs(2),
             grant: Duration::from_secs(1),
         };

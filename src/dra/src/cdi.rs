@@ -5,6 +5,7 @@
 //! cncf-tags/container-device-interface). Names and versions below follow its `pkg/parser` and
 //! `specs-go/version.go`. Writing and removing the file is the daemon's.
 
+use mpsgate_model::names::is_uid;
 use mpsgate_model::{CLAIM, CLAIM_ENV_PREFIX, PreparedClaim};
 use serde::Serialize;
 
@@ -27,10 +28,10 @@ fn device_name(claim_uid: &str, request: &str) -> String {
 /// The file's name in the CDI directory: `mpsgate.io-claim_UID.json`, as CDI's own
 /// `GenerateTransientSpecName` makes it.
 ///
-/// `None` where the uid is no plain word and the name might lead elsewhere.
+/// `None` where the uid is none and the name might lead elsewhere.
 #[must_use]
 pub fn file_name(claim_uid: &str) -> Option<String> {
-    is_word(claim_uid).then(|| format!("{}_{claim_uid}.json", CLAIM.replace('/', "-")))
+    is_uid(claim_uid).then(|| format!("{}_{claim_uid}.json", CLAIM.replace('/', "-")))
 }
 
 /// Whether a file of the CDI directory has such a name.
@@ -87,15 +88,4 @@ pub fn file(claim: &PreparedClaim, tokens: &[(String, String)]) -> String {
     let spec = Spec { cdi_version: VERSION, kind: CLAIM, devices: devices.collect() };
     // Strings and lists always become JSON.
     serde_json::to_string_pretty(&spec).unwrap_or_default() + "\n"
-}
-
-/// Whether a uid is one: letters, digits and dashes between letters or digits. Kubernetes makes
-/// UUIDs, and promises none.
-pub(crate) fn is_word(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    bytes.len() <= 63
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
-        && end(bytes.first())
-        && end(bytes.last())
 }

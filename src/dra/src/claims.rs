@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mpsgate_model::ClaimName;
+use mpsgate_model::names::{is_label, is_name, is_uid};
 use mpsgate_model::printable::value;
 use tokio::sync::OwnedMutexGuard;
 
@@ -11,10 +12,6 @@ use crate::api::dra::Claim;
 
 /// Claims in one call. Kubelet names those of one pod.
 pub(crate) const MOST: usize = 1024;
-/// Kubernetes' limit for names of objects. Its uids have 36 characters.
-const NAME: usize = 253;
-/// Kubernetes' limit for names of namespaces.
-const NAMESPACE: usize = 63;
 
 /// What one call names.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -60,36 +57,21 @@ fn two_names(claim: &ClaimName, other: &ClaimName) -> String {
 }
 
 fn check(claim: &ClaimName) -> Result<(), String> {
-    let wrong = |what: &str, text: &str, most: usize, of: &str| {
-        format!("{what} {:?} is not one of Kubernetes: 1 to {most} {of}", value(text))
+    let wrong = |what: &str, text: &str, of: &str| {
+        Err(format!("{what} {:?} is not one of Kubernetes: 1 to {of}", value(text)))
     };
     if !is_uid(&claim.uid) {
-        return Err(wrong("uid", &claim.uid, NAME, "letters, digits and hyphens"));
+        return wrong("uid", &claim.uid, "63 letters, digits and hyphens");
     }
-    if !is_name(&claim.namespace, NAMESPACE, "-") {
-        let of = "lower-case letters, digits and hyphens";
-        return Err(wrong("namespace", &claim.namespace, NAMESPACE, of));
+    if !is_label(&claim.namespace) {
+        let of = "63 lower-case letters, digits and hyphens";
+        return wrong("namespace", &claim.namespace, of);
     }
-    if !is_name(&claim.name, NAME, "-.") {
-        let of = "lower-case letters, digits, hyphens and dots";
-        return Err(wrong("claim name", &claim.name, NAME, of));
+    if !is_name(&claim.name) {
+        let of = "253 lower-case letters, digits, hyphens and dots";
+        return wrong("claim name", &claim.name, of);
     }
     Ok(())
-}
-
-/// Whether it may be a uid, and so a part of a file's name.
-pub(crate) fn is_uid(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (1..=NAME).contains(&text.len()) && text.bytes().all(fits)
-}
-
-/// RFC 1123, as Kubernetes has it: `marks` are what may stand between letters and digits.
-fn is_name(text: &str, most: usize, marks: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let ends = [text.bytes().next(), text.bytes().next_back()];
-    text.len() <= most
-        && ends.iter().all(|byte| byte.is_some_and(plain))
-        && text.bytes().all(|byte| plain(byte) || marks.as_bytes().contains(&byte))
 }
 
 /// Whose turn it is, by the claim's uid.
@@ -135,15 +117,15 @@ mod tests {
         let long = "a".repeat(254);
         for good in [
             claim("default", "gpu-7gi", uid),
-            claim(&long[..63], &long[..253], &long[..253]),
+            claim(&long[..63], &long[..253], &long[..63]),
             claim("a", "0.b-c.d", "0"),
         ] {
             let asked = sort(vec![good.clone(), good]);
             assert_eq!((asked.whole.len(), asked.wrong.len()), (1, 0));
         }
-        for bad in ["", "../x", "a b", "a\0", "ä", &long] {
+        for bad in ["", "../x", "a b", "a\0", "ä", &long[..64]] {
             let sentence = error(claim("default", "gpu", bad));
-            assert!(sentence.contains("1 to 253 letters, digits and hyphens"), "{sentence}");
+            assert!(sentence.contains("1 to 63 letters, digits and hyphens"), "{sentence}");
             assert!(sentence.starts_with("uid \""), "{sentence}");
         }
         for bad in ["", "a.b", "A", "-a", "a-", "a/b", &long[..64]] {

@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_kubelet::{Backoff, Changes, Socket, SocketError, check};
+use mpsgate_kubelet::{Changes, Retries, Retry, Socket, SocketError, check};
 use mpsgate_model::DRIVER;
+use mpsgate_model::names::is_uid;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::claims::is_uid;
 use crate::health::Watch;
 use crate::registration::Registrar;
 use crate::server::Server;
@@ -77,12 +77,8 @@ impl Place {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Before what failed is tried for the second time; doubled with each further time.
-    pub first: Duration,
-    /// At most.
-    pub most: Duration,
-    /// Between two looks at the directories, where inotify saw nothing.
-    pub poll: Duration,
+    /// Before what failed is tried again.
+    pub retry: Retry,
     /// For kubelet to ask who we are, before somebody is told that it does not.
     pub asked: Duration,
     /// For the daemon's answer about a claim. Kubelet gives up a call after 45 s, and nobody then
@@ -96,9 +92,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            first: Duration::from_millis(200),
-            most: Duration::from_secs(60),
-            poll: Duration::from_secs(10),
+            retry: Retry::default(),
             asked: Duration::from_secs(60),
             claim: Duration::from_secs(20),
             health: Duration::from_secs(10),
@@ -120,16 +114,14 @@ pub async fn serve(
         return stop.await;
     }
     let pace = place.pace;
-    let changes = [
-        Changes::new(place.registry.clone(), [place.registration()]),
-        Changes::new(place.home(), [place.socket()]),
-    ];
+    let directories = [place.registry.clone(), place.home()];
+    let changes = Changes::new(directories, [place.registration(), place.socket()]);
     let registrar = Registrar::new(&place.home().join(place.socket()), Arc::clone(&host));
     let watch = Watch::new(health, Arc::clone(&host), pace.health);
     let server = Server::new(Arc::clone(&host), watch, pace.claim);
-    let backoff = Backoff::new(pace.first, pace.most);
+    let retries = Retries::new(changes, pace.retry);
     tokio::select! {
-        () = Driver { place, host, server, registrar, changes, backoff }.run() => {}
+        () = Driver { place, host, server, registrar, retries }.run() => {}
         () = stop => {}
     }
 }
@@ -139,8 +131,7 @@ struct Driver {
     host: Arc<dyn Host>,
     server: Server,
     registrar: Registrar,
-    changes: [Changes; 2],
-    backoff: Backoff,
+    retries: Retries,
 }
 
 impl Driver {
@@ -148,13 +139,10 @@ impl Driver {
         loop {
             match self.bind() {
                 Ok(socket) => {
-                    self.host.tell(Event::Listening(socket.path().to_owned()));
                     let (server, since) = (self.server.clone(), Instant::now());
-                    tokio::select! {
-                        () = socket.serve(&server) => {}
-                        () = self.be_found(&socket) => {}
-                    }
-                    self.went(socket, since).await;
+                    socket.serve(&server, self.be_found(&socket)).await;
+                    drop(socket);
+                    self.went(since).await;
                 }
                 Err(error) => self.failed(error).await,
             }
@@ -166,7 +154,7 @@ impl Driver {
         let home = self.place.home();
         make(&self.place.plugins, &home)?;
         // Only now is there surely something to follow.
-        self.follow();
+        self.retries.follow();
         Ok(Socket::bind(&home, &self.place.socket())?)
     }
 
@@ -178,14 +166,12 @@ impl Driver {
             self.registrar.was_asked();
             match Socket::bind(&self.place.registry, &self.place.registration()) {
                 Ok(registration) => {
-                    self.host.tell(Event::Listening(registration.path().to_owned()));
                     let (registrar, since) = (self.registrar.clone(), Instant::now());
-                    tokio::select! {
-                        () = registration.serve(&registrar) => {}
-                        () = self.one_goes([&registration, socket]) => {}
-                    }
+                    let end = self.one_goes([&registration, socket]);
+                    registration.serve(&registrar, end).await;
                     if !registration.is_there() {
-                        self.went(registration, since).await;
+                        drop(registration);
+                        self.went(since).await;
                     }
                 }
                 Err(error) => self.failed(error.into()).await,
@@ -195,7 +181,7 @@ impl Driver {
 
     /// Returns when kubelet cannot find one of the two any more.
     async fn one_goes(&mut self, sockets: [&Socket; 2]) {
-        let Pace { poll, asked, .. } = self.place.pace;
+        let Pace { retry: Retry { poll, .. }, asked, .. } = self.place.pace;
         let since = Instant::now();
         let mut awaited = true;
         while sockets.iter().all(|socket| socket.is_there()) {
@@ -205,42 +191,21 @@ impl Driver {
                 awaited = false;
                 self.host.tell(Event::NotAsked { seconds: asked.as_secs() });
             }
-            self.wait(if awaited { poll.min(left) } else { poll }).await;
+            self.retries.wait(if awaited { poll.min(left) } else { poll }).await;
         }
     }
 
     /// Two who replace each other's sockets do not do so at full speed.
-    async fn went(&mut self, socket: Socket, since: Instant) {
-        self.host.tell(Event::SocketGone(socket.path().to_owned()));
-        drop(socket);
-        if since.elapsed() >= self.place.pace.most {
-            self.backoff.reset();
-        }
-        let pause = self.backoff.pause();
-        tokio::time::sleep(pause).await;
+    async fn went(&mut self, since: Instant) {
+        tokio::time::sleep(self.retries.pause_after(since)).await;
     }
 
     async fn failed(&mut self, error: DriverError) {
         let event = Event::Failed(error);
-        if self.backoff.is_news(event.to_string()) {
+        if self.retries.is_news(event.to_string()) {
             self.host.tell(event);
         }
-        let pause = self.backoff.pause();
-        self.wait(pause).await;
-    }
-
-    fn follow(&self) {
-        self.changes.iter().for_each(Changes::follow);
-    }
-
-    /// Waits for a change in one of the directories, or `limit`.
-    async fn wait(&mut self, limit: Duration) {
-        let [one, other] = &mut self.changes;
-        tokio::select! {
-            () = one.wait(limit) => {}
-            () = other.wait(limit) => {}
-        }
-        self.follow();
+        self.retries.back_off().await;
     }
 }
 

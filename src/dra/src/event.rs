@@ -1,9 +1,8 @@
 //! What happens between kubelet and the driver, for the daemon's log and its metrics.
 
 use std::fmt;
-use std::path::PathBuf;
 
-use mpsgate_kubelet::Level;
+use mpsgate_kubelet::{Level, SocketEvent};
 use mpsgate_model::ClaimName;
 use mpsgate_model::printable::{chain, line, value};
 
@@ -13,10 +12,8 @@ use crate::DriverError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A socket of ours is there.
-    Listening(PathBuf),
-    /// A socket of ours has gone; both are made anew.
-    SocketGone(PathBuf),
+    /// Something happened to a socket of ours.
+    Socket(SocketEvent),
     /// A socket of ours cannot be made.
     Failed(DriverError),
     /// Kubelet knows the driver.
@@ -74,13 +71,6 @@ pub enum Event {
         /// How many.
         claims: usize,
     },
-    /// Somebody else than root connected.
-    Stranger {
-        /// Who.
-        uid: u32,
-    },
-    /// A connection that could not be kept up.
-    Broken(hyper::Error),
 }
 
 impl Event {
@@ -88,6 +78,7 @@ impl Event {
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
+            Self::Socket(event) => event.level(),
             Self::Failed(DriverError::Instance { .. }) => Level::Error,
             Self::Failed(_)
             | Self::NotRegistered { .. }
@@ -95,13 +86,9 @@ impl Event {
             | Self::Refused { .. }
             | Self::NotUnprepared { .. }
             | Self::TimedOut { .. }
-            | Self::TooMany { .. }
-            | Self::Stranger { .. } => Level::Warn,
-            Self::Listening(_) | Self::Watched { .. } | Self::Broken(_) => Level::Debug,
-            Self::SocketGone(_)
-            | Self::Registered
-            | Self::Prepared { .. }
-            | Self::Unprepared { .. } => Level::Info,
+            | Self::TooMany { .. } => Level::Warn,
+            Self::Watched { .. } => Level::Debug,
+            Self::Registered | Self::Prepared { .. } | Self::Unprepared { .. } => Level::Info,
         }
     }
 
@@ -124,8 +111,7 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listening(path) => write!(f, "DRA driver listens on {}", path.display()),
-            Self::SocketGone(path) => write!(f, "{} has gone", path.display()),
+            Self::Socket(event) => write!(f, "{event}"),
             Self::Failed(error) => f.write_str(&chain(error)),
             Self::Registered => f.write_str("registered with kubelet as a DRA driver"),
             Self::NotRegistered { error } => {
@@ -151,8 +137,6 @@ impl fmt::Display for Event {
                 write!(f, "no answer for claim {} for {seconds} s", shown(claim))
             }
             Self::TooMany { claims } => write!(f, "kubelet names {claims} claims at once"),
-            Self::Stranger { uid } => write!(f, "uid {uid} connected, not kubelet"),
-            Self::Broken(error) => write!(f, "connection broken: {error}"),
         }
     }
 }

@@ -41,7 +41,7 @@ pub use event::Event;
 pub use health::DeviceHealth;
 pub use host::{Host, Pending, PreparedDevice};
 pub use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
-pub use mpsgate_kubelet::Level;
+pub use mpsgate_kubelet::{Level, Retry, SocketEvent};
 pub use parameters::{API_VERSION, Grant, KIND, PARAMETERS_MAX, ParametersError};
 pub use read::{Here, RESULTS_MAX, read};
 pub use slice::{DEVICES_MAX, Offer, TROUBLE_TAINT, Unoffered, device_name, left_out, spec};

@@ -12,13 +12,13 @@ use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
     ResourceClaimConsumerReference, ResourceClaimStatus,
 };
+use mpsgate_model::names::{is_label, is_name, is_uid};
 use mpsgate_model::{
     ClaimName, ClaimShare, Code, DRIVER, GpuUuid, PreparedClaim, Refusal, printable,
 };
 
 use self::consumed::Consumed;
 use crate::Grant;
-use crate::cdi::is_word;
 use crate::parameters::smaller;
 
 /// The most results of one claim (`AllocationResultsMaxSize` of k8s.io/api resource/v1).
@@ -145,7 +145,7 @@ impl Reader<'_> {
     /// others.
     fn names(&self) -> Result<(), Refusal> {
         let ClaimName { namespace, name, uid } = self.asked;
-        if is_subdomain(namespace) && is_subdomain(name) && is_word(uid) {
+        if is_label(namespace) && is_name(name) && is_uid(uid) {
             return Ok(());
         }
         Err(self.refused(
@@ -283,7 +283,7 @@ impl Reader<'_> {
                         in a group of pods";
             return Err(self.refused(&found, hint));
         }
-        if !is_word(&consumer.uid) {
+        if !is_uid(&consumer.uid) {
             let found = format!(
                 "is reserved for a pod with the uid \"{}\", which Kubernetes makes for none",
                 printable::value(&consumer.uid)
@@ -397,26 +397,4 @@ fn main(request: &str) -> &str {
 fn is_request(text: &str) -> bool {
     let (main, alternative) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
     is_label(main) && alternative.is_none_or(is_label)
-}
-
-/// A DNS label (RFC 1123), as Kubernetes has them.
-fn is_label(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
-    (1..=63).contains(&bytes.len())
-        && bytes.iter().all(inner)
-        && bytes.first() != Some(&b'-')
-        && bytes.last() != Some(&b'-')
-}
-
-/// A DNS subdomain (RFC 1123), as Kubernetes has them: labels there may be longer.
-fn is_subdomain(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.bytes().all(inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mpsgate_kubelet::{Talk, converse};
+use mpsgate_kubelet::{SocketEvent, Talk, converse};
 use mpsgate_model::DRIVER;
 use tokio::net::UnixStream;
 use tonic::codegen::async_trait;
@@ -90,15 +90,12 @@ impl Registration for Registrar {
 }
 
 impl Talk for Registrar {
-    async fn answer(self, stream: UnixStream) {
-        let host = Arc::clone(&self.host);
+    async fn answer(self, stream: UnixStream) -> Result<(), hyper::Error> {
         let service = RegistrationServer::new(self).max_decoding_message_size(REQUEST);
-        if let Err(error) = converse(stream, STREAMS, service).await {
-            host.tell(Event::Broken(error));
-        }
+        converse(stream, STREAMS, service).await
     }
 
-    fn stranger(&self, uid: u32) {
-        self.host.tell(Event::Stranger { uid });
+    fn tell(&self, event: SocketEvent) {
+        self.host.tell(Event::Socket(event));
     }
 }

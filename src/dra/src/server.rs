@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use mpsgate_kubelet::{MESSAGE_LIMIT, Talk, converse};
+use mpsgate_kubelet::{MESSAGE_LIMIT, SocketEvent, Talk, converse};
 use mpsgate_model::ClaimName;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -214,15 +214,12 @@ impl DraPlugin for Server {
 }
 
 impl Talk for Server {
-    async fn answer(self, stream: UnixStream) {
-        let host = Arc::clone(&self.host);
-        if let Err(error) = converse(stream, STREAMS, Services::new(self)).await {
-            host.tell(Event::Broken(error));
-        }
+    async fn answer(self, stream: UnixStream) -> Result<(), hyper::Error> {
+        converse(stream, STREAMS, Services::new(self)).await
     }
 
-    fn stranger(&self, uid: u32) {
-        self.host.tell(Event::Stranger { uid });
+    fn tell(&self, event: SocketEvent) {
+        self.host.tell(Event::Socket(event));
     }
 }
 

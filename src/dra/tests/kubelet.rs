@@ -16,7 +16,7 @@ use fake_kubelet::eventually;
 use host::Daemon;
 use mpsgate_dra::api::dra::{Device, NodePrepareResourcesRequest};
 use mpsgate_dra::api::health_v1;
-use mpsgate_dra::{DeviceHealth, Pace, Place, serve};
+use mpsgate_dra::{DeviceHealth, Pace, Place, Retry, serve};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -70,9 +70,11 @@ fn make(directory: &Path) {
 /// Long enough that only inotify is ever as quick as the tests, and short where something is tried
 /// again.
 const PACE: Pace = Pace {
-    first: Duration::from_millis(20),
-    most: Duration::from_millis(100),
-    poll: Duration::from_secs(3600),
+    retry: Retry {
+        first: Duration::from_millis(20),
+        most: Duration::from_millis(100),
+        poll: Duration::from_secs(3600),
+    },
     asked: Duration::from_secs(3600),
     claim: Duration::from_secs(30),
     health: Duration::from_secs(3600),
@@ -540,7 +542,8 @@ async fn a_restarted_kubelet_finds_the_driver_and_its_claims() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_kubelet_that_does_not_ask_is_told_once() {
     let node = Node::new();
-    let pace = Pace { asked: Duration::from_millis(50), poll: Duration::from_millis(5), ..PACE };
+    let retry = Retry { poll: Duration::from_millis(5), ..PACE.retry };
+    let pace = Pace { asked: Duration::from_millis(50), retry, ..PACE };
     let driver = Running::of(&node, "node", pace);
     let sentence = "Warn: kubelet has not asked for the DRA driver for 0 s";
     eventually(sentence, || driver.daemon.count(sentence) == 1).await;

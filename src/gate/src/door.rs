@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use mpsgate_model::door::Container;
+use mpsgate_model::{Bucket, Rate};
 
 use crate::client::Reason;
 
@@ -27,10 +28,8 @@ pub struct Bounds {
     /// Clients that have their descriptor and have not acknowledged it. Beyond it the oldest
     /// connection is closed.
     pub handed: usize,
-    /// Connections of its own at once, and one more each `every`.
-    pub burst: u32,
-    /// See `burst`. A client connects twice.
-    pub every: Duration,
+    /// Connections of its own. A client connects twice.
+    pub connections: Rate,
     /// From the hello to the word.
     pub words: Duration,
     /// From the word to the descriptor.
@@ -46,8 +45,7 @@ impl Bounds {
         unreadable: 16,
         waiting: 64,
         handed: 64,
-        burst: 256,
-        every: Duration::from_millis(5),
+        connections: Rate { burst: 256, every: Duration::from_millis(5) },
         words: Duration::from_secs(2),
         wait: Duration::from_secs(30),
         linger: Duration::from_secs(60),
@@ -74,8 +72,8 @@ pub(crate) struct Door {
     pub(crate) handed_over: u64,
     /// What was done to others, by reason.
     pub(crate) ended: BTreeMap<Reason, u64>,
-    /// Up to when its connections are paid for, one each `every`.
-    paid: Option<Instant>,
+    /// What its connections have spent.
+    accepted: Bucket,
 }
 
 impl Door {
@@ -90,25 +88,21 @@ impl Door {
             is_paused: false,
             handed_over: 0,
             ended: BTreeMap::new(),
-            paid: None,
+            accepted: Bucket::default(),
         }
     }
 
     /// One connection of its own more.
     pub(crate) fn accept(&mut self, bounds: &Bounds, now: Instant) {
         self.greeted += 1;
-        let from = self.paid.map_or(now, |paid| paid.max(now));
-        self.paid = Some(from + bounds.every);
+        self.accepted.spend(bounds.connections, now);
     }
 
     /// When another one may be accepted; `None`: when one of those that are there has said its word
     /// or has gone.
     pub(crate) fn accepts_from(&self, bounds: &Bounds, now: Instant) -> Option<Instant> {
-        if self.greeted >= bounds.greeted {
-            return None;
-        }
-        let ahead = bounds.every.saturating_mul(bounds.burst.saturating_sub(1));
-        Some(self.paid.map_or(now, |paid| now.max(paid.checked_sub(ahead).unwrap_or(now))))
+        let is_free = self.greeted < bounds.greeted;
+        is_free.then(|| self.accepted.free_at(bounds.connections, now))
     }
 }
 
@@ -124,18 +118,20 @@ mod tests {
 
     #[test]
     fn after_a_burst_connections_are_accepted_one_by_one() {
-        let bounds = Bounds { burst: 3, greeted: 100, ..Bounds::DEFAULT };
+        let every = Bounds::DEFAULT.connections.every;
+        let connections = Rate { burst: 3, every };
+        let bounds = Bounds { connections, greeted: 100, ..Bounds::DEFAULT };
         let start = Instant::now();
         let mut door = door();
         for _ in 0..3 {
             assert_eq!(door.accepts_from(&bounds, start), Some(start));
             door.accept(&bounds, start);
         }
-        let next = start + bounds.every;
+        let next = start + every;
         assert_eq!(door.accepts_from(&bounds, start), Some(next));
         door.accept(&bounds, next);
-        assert_eq!(door.accepts_from(&bounds, next), Some(next + bounds.every));
-        let later = next + bounds.every * 100;
+        assert_eq!(door.accepts_from(&bounds, next), Some(next + every));
+        let later = next + every * 100;
         for _ in 0..3 {
             assert_eq!(door.accepts_from(&bounds, later), Some(later));
             door.accept(&bounds, later);

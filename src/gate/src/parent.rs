@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_config::paths::GATE_ORDERS;
 use mpsgate_host::file;
+use mpsgate_model::Backoff;
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -23,12 +24,8 @@ use rustix::process::{Pid, Signal as ToSend, kill_process};
 use crate::error::GateError;
 use crate::signals::receive;
 
-/// Until a gate that has ended is started again, as its unit has it.
-const REST: Duration = Duration::from_millis(100);
-/// The same, at most: each time twice as long where that does not help.
-const LONGEST_REST: Duration = Duration::from_secs(5);
-/// A gate that has run so long has not failed at its start.
-const STEADY: Duration = Duration::from_secs(10);
+/// Until a gate that has ended is started again, at first as its unit has it.
+const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How often its orders are looked at, whatever the kernel has reported.
 const LOOK: Duration = Duration::from_secs(5);
 /// What gates get to serve clients that wait, and a little more. A pod's grace is longer.
@@ -118,7 +115,7 @@ struct Gate {
     child: Option<Child>,
     started: Instant,
     /// After its next end.
-    rest: Duration,
+    rest: Backoff,
     until: Instant,
 }
 
@@ -165,11 +162,7 @@ impl Parent<'_> {
             log::warn!(card, how:% = how(status); "gate ended");
             gate.child = None;
             let now = Instant::now();
-            if now.duration_since(gate.started) >= STEADY {
-                gate.rest = REST;
-            }
-            gate.until = now + gate.rest;
-            gate.rest = LONGEST_REST.min(gate.rest * 2);
+            gate.until = now + gate.rest.pause_after(now.duration_since(gate.started));
         }
     }
 

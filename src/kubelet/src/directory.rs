@@ -75,25 +75,29 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
-/// Tells when a file of the directory came or went. Where inotify fails, the caller's limit is the
-/// poll.
+/// Tells when a file of some directories came or went. Where inotify fails, the caller's limit is
+/// the poll.
 #[derive(Debug)]
 pub struct Changes {
-    directory: PathBuf,
+    directories: Vec<PathBuf>,
     names: Vec<String>,
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Changes {
-    /// For some names in the directory; others write files there all the time.
+    /// For some names in the directories; others write files there all the time.
     #[must_use]
-    pub fn new(directory: PathBuf, names: impl IntoIterator<Item = String>) -> Self {
+    pub fn new(
+        directories: impl IntoIterator<Item = PathBuf>,
+        names: impl IntoIterator<Item = String>,
+    ) -> Self {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok();
         let inotify = inotify.and_then(|fd| register(fd).ok());
-        Self { directory, names: names.into_iter().collect(), inotify }
+        let (directories, names) = (directories.into_iter().collect(), names.into_iter().collect());
+        Self { directories, names, inotify }
     }
 
-    /// Follows the directory that is there now; kubelet may have made another one.
+    /// Follows the directories that are there now; kubelet may have made others.
     pub fn follow(&self) {
         if let Some(inotify) = &self.inotify {
             let flags = WatchFlags::CREATE
@@ -102,8 +106,10 @@ impl Changes {
                 | WatchFlags::DELETE_SELF
                 | WatchFlags::MOVE_SELF
                 | WatchFlags::ONLYDIR;
-            // Not there yet, or no watch is left for us: then the poll finds what happened.
-            let _ = inotify::add_watch(inotify, &self.directory, flags);
+            for directory in &self.directories {
+                // Not there yet, or no watch is left for us: then the poll finds what happened.
+                let _ = inotify::add_watch(inotify, directory, flags);
+            }
         }
     }
 
@@ -140,7 +146,7 @@ impl Changes {
                     let name = event.file_name().map(std::ffi::CStr::to_bytes);
                     let about_us = name
                         .is_some_and(|name| self.names.iter().any(|ours| ours.as_bytes() == name));
-                    // Without a name: the directory itself, or events were lost.
+                    // Without a name: a directory itself, or events were lost.
                     found |= about_us || name.is_none_or(<[u8]>::is_empty);
                     found |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
                 }
@@ -196,7 +202,7 @@ mod tests {
     async fn only_changes_of_the_names_wake() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["kubelet.sock", "ours.sock"].map(ToOwned::to_owned);
-        let mut changes = Changes::new(dir.path().to_owned(), names);
+        let mut changes = Changes::new([dir.path().to_owned()], names);
         changes.follow();
         std::fs::write(dir.path().join("kubelet_internal_checkpoint"), "").unwrap();
         let inotify = changes.inotify.as_ref().unwrap();

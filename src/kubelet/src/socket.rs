@@ -22,6 +22,7 @@ use tonic::codegen::{Service, http};
 
 use crate::SocketError;
 use crate::directory::{self, Stamp};
+use crate::event::SocketEvent;
 
 /// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
 /// otherwise.
@@ -38,10 +39,13 @@ const PONG: Duration = Duration::from_secs(10);
 
 /// Who answers on a socket. Its clones are one.
 pub trait Talk: Clone + Send + 'static {
-    /// Answers one connection until its end: what goes wrong on it is its caller's.
-    fn answer(self, stream: UnixStream) -> impl Future<Output = ()> + Send;
-    /// Somebody else than root connected, and gets no answer.
-    fn stranger(&self, uid: u32);
+    /// Answers one connection until its end.
+    ///
+    /// # Errors
+    /// Where it could not be kept up.
+    fn answer(self, stream: UnixStream) -> impl Future<Output = Result<(), hyper::Error>> + Send;
+    /// Takes note of what happened. Must not block.
+    fn tell(&self, event: SocketEvent);
 }
 
 /// A socket of ours; goes with the value, where it is still ours.
@@ -82,8 +86,19 @@ impl Socket {
             && matches!(directory::socket(&self.path), Ok(found) if found == self.stamp)
     }
 
-    /// Answers until it is dropped, and every connection ends with it.
-    pub async fn serve(&self, talk: &impl Talk) {
+    /// Answers until `end`, and every connection ends with it.
+    pub async fn serve(&self, talk: &impl Talk, end: impl Future<Output = ()>) {
+        talk.tell(SocketEvent::Listening(self.path.clone()));
+        tokio::select! {
+            () = self.accept(talk) => {}
+            () = end => {}
+        }
+        if !self.is_there() {
+            talk.tell(SocketEvent::Gone(self.path.clone()));
+        }
+    }
+
+    async fn accept(&self, talk: &impl Talk) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -103,8 +118,12 @@ impl Socket {
             connections.spawn(async move {
                 let _place = place;
                 match stream.peer_cred() {
-                    Ok(peer) if directory::is_root(peer.uid()) => talk.answer(stream).await,
-                    Ok(peer) => talk.stranger(peer.uid()),
+                    Ok(peer) if directory::is_root(peer.uid()) => {
+                        if let Err(error) = talk.clone().answer(stream).await {
+                            talk.tell(SocketEvent::Broken(error));
+                        }
+                    }
+                    Ok(peer) => talk.tell(SocketEvent::Stranger { uid: peer.uid() }),
                     Err(_) => {}
                 }
             });

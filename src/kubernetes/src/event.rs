@@ -22,6 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
 use mpsgate_model::printable::plain;
+use mpsgate_model::{Lines, Rate};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -39,8 +40,8 @@ const WAITING: usize = 256;
 const AT_ONCE: usize = 8;
 /// How long one write may take: an admission webhook may take 30 s, on each event of its namespace.
 const LATE: Duration = Duration::from_secs(10);
-/// Between two lines of the log about events that are not written; those in between are counted.
-const BETWEEN_LINES: Duration = Duration::from_secs(60);
+/// Lines of the log about events that are not written; those in between are counted.
+const RATE: Rate = Rate { burst: 1, every: Duration::from_secs(60) };
 /// What is told of an answer.
 const LONGEST_TOLD: usize = 300;
 
@@ -113,8 +114,8 @@ struct Writer {
     pause: Pause,
     /// Until when nobody is asked, because there was nobody to ask.
     away: Option<Instant>,
-    of_pods: Told,
-    of_node: Told,
+    of_pods: Lines,
+    of_node: Lines,
     busy: Vec<Option<String>>,
 }
 
@@ -135,11 +136,11 @@ impl Writer {
     fn done(&mut self, event: &Folded, client: Option<Client>, done: Result<Outcome, Error>) {
         let done_with = place(&event.subject);
         self.busy.retain(|place| *place != done_with);
-        let told = if done_with.is_some() { &mut self.of_pods } else { &mut self.of_node };
+        let lines = if done_with.is_some() { &mut self.of_pods } else { &mut self.of_node };
         match done {
             Ok(outcome) => {
                 if let Outcome::Refused(why) = &outcome {
-                    told.line(Instant::now(), event, &format!("it is dropped: {why}"));
+                    log_unwritten(lines, event, &format!("it is dropped: {why}"));
                 }
                 self.client = client;
                 self.pause.worked();
@@ -148,13 +149,13 @@ impl Writer {
             Err(error) if concerns_it_alone(&error) => {
                 self.client = client;
                 if self.folding.refused(event, Instant::now()) {
-                    told.line(Instant::now(), event, &error.line());
+                    log_unwritten(lines, event, &error.line());
                 }
             }
             Err(error) => {
                 self.client = None;
                 self.folding.unsent(event);
-                told.line(Instant::now(), event, &error.line());
+                log_unwritten(lines, event, &error.line());
                 self.away = self.away.or_else(|| Some(Instant::now() + self.pause.next()));
             }
         }
@@ -188,24 +189,11 @@ fn concerns_it_alone(error: &Error) -> bool {
     }
 }
 
-/// What was told in the log of events that are not written.
-#[derive(Default)]
-struct Told {
-    last: Option<Instant>,
-    untold: u64,
-}
-
-impl Told {
-    fn line(&mut self, now: Instant, event: &Folded, why: &str) {
-        if self.last.is_some_and(|last| now.duration_since(last) < BETWEEN_LINES) {
-            self.untold += 1;
-            return;
-        }
-        let why: String = plain(why).chars().take(LONGEST_TOLD).collect();
-        let (reason, untold) = (event.reason.as_str(), self.untold);
-        log::warn!(subject:? = event.subject, reason, why = why.as_str(), untold; "an event is not written");
-        (self.last, self.untold) = (Some(now), 0);
-    }
+fn log_unwritten(lines: &mut Lines, event: &Folded, why: &str) {
+    let Some(untold) = lines.take(RATE, Instant::now()) else { return };
+    let why: String = plain(why).chars().take(LONGEST_TOLD).collect();
+    let reason = event.reason.as_str();
+    log::warn!(subject:? = event.subject, reason, why = why.as_str(), untold; "an event is not written");
 }
 
 /// One write, with a client that may be used again.

@@ -5,22 +5,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mpsgate_model::printable::plain;
+use mpsgate_model::{Backoff, Bucket, Rate};
 
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
 const LONGEST_MESSAGE: usize = 1024;
-/// Writes of one object and reason at once, and how soon there is another one.
-const BURST: u32 = 3;
-const REFILL: Duration = Duration::from_secs(60);
+/// Writes of one object and reason.
+const WRITES: Rate = Rate { burst: 3, every: Duration::from_secs(60) };
 /// Messages of one object and reason that have events of their own; further ones replace the last.
 const MESSAGES: usize = 3;
 /// The API server forgets an event after an hour, and what is folded into a forgotten one is lost.
 const FORGOTTEN: Duration = Duration::from_secs(50 * 60);
 /// Objects and reasons that are remembered; beyond, the one that was quiet longest makes room.
 const REMEMBERED: usize = 512;
-/// How long an object and reason waits after the API server said no, at first and at most: twice as
-/// long each time.
-const ASIDE: Duration = Duration::from_secs(1);
-const ASIDE_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long an object and reason waits after the API server said no.
+const ASIDE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
 
 /// Why an event is written: its one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,8 +112,7 @@ pub(crate) struct Folded {
 
 struct Budget {
     events: Vec<Folded>,
-    tokens: u32,
-    refilled: Instant,
+    writes: Bucket,
     heard: Instant,
     aside: Option<Aside>,
 }
@@ -124,7 +121,7 @@ struct Budget {
 #[derive(Clone, Copy)]
 struct Aside {
     until: Instant,
-    waits: Duration,
+    waits: Backoff,
 }
 
 /// All that is remembered.
@@ -171,8 +168,7 @@ impl Folding {
         }
         let budget = self.budgets.entry(key).or_insert_with(|| Budget {
             events: Vec::new(),
-            tokens: BURST,
-            refilled: now,
+            writes: Bucket::default(),
             heard: now,
             aside: None,
         });
@@ -220,23 +216,15 @@ impl Folding {
             let Some(event) = budget.events.iter_mut().find(|event| event.unwritten) else {
                 continue;
             };
-            while budget.tokens < BURST && now.duration_since(budget.refilled) >= REFILL {
-                budget.tokens += 1;
-                budget.refilled += REFILL;
-            }
-            if budget.tokens == BURST {
-                budget.refilled = now;
-            }
             if let Some(Aside { until, .. }) = budget.aside.filter(|aside| aside.until > now) {
                 soonest = Some(soonest.map_or(until, |soonest| soonest.min(until)));
                 continue;
             }
-            if budget.tokens > 0 {
-                budget.tokens -= 1;
+            if budget.writes.take(WRITES, now) {
                 event.unwritten = false;
                 return Next::Write(event.clone());
             }
-            let at = budget.refilled + REFILL;
+            let at = budget.writes.free_at(WRITES, now);
             soonest = Some(soonest.map_or(at, |soonest| soonest.min(at)));
         }
         soonest.map_or(Next::Nothing, Next::At)
@@ -255,7 +243,7 @@ impl Folding {
                 known.count = 1;
                 known.unwritten = true;
                 // Not the pod's fault: that write was for nothing.
-                budget.tokens = (budget.tokens + 1).min(BURST);
+                budget.writes.give_back(WRITES);
             }
             Outcome::Refused(_) => drop(budget.events.remove(place)),
         }
@@ -266,14 +254,15 @@ impl Folding {
     pub(crate) fn refused(&mut self, event: &Folded, now: Instant) -> bool {
         self.unsent(event);
         let Some((budget, _)) = self.place(event) else { return false };
-        let waits = budget.aside.map_or(ASIDE, |aside| (aside.waits * 2).min(ASIDE_MAX));
-        budget.aside.replace(Aside { until: now + waits, waits }).is_none()
+        let mut waits = budget.aside.map_or(ASIDE, |aside| aside.waits);
+        let until = now + waits.pause();
+        budget.aside.replace(Aside { until, waits }).is_none()
     }
 
     /// The API server could not be asked: it is to be written as before.
     pub(crate) fn unsent(&mut self, event: &Folded) {
         let Some((budget, place)) = self.place(event) else { return };
-        budget.tokens = (budget.tokens + 1).min(BURST);
+        budget.writes.give_back(WRITES);
         if let Some(known) = budget.events.get_mut(place) {
             known.unwritten = true;
         }

@@ -10,6 +10,7 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod backoff;
 mod card;
 mod claim;
 mod cluster;
@@ -18,16 +19,19 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+pub mod names;
 mod number;
 mod one_of;
 mod pod;
 pub mod printable;
 mod qualification;
 mod quantity;
+mod rate;
 mod refusal;
 mod request;
 mod resource;
 
+pub use backoff::Backoff;
 pub use card::{ComputeMode, NodeCard};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
@@ -37,11 +41,12 @@ pub use grant::{
 #[cfg(any(test, feature = "testing"))]
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
-pub use number::{QuantityError, parse_count};
+pub use number::{QuantityError, parse_count, parse_nanos};
 pub use one_of::{OneOf, Words};
 pub use pod::{Handed, PodContainer};
 pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;
+pub use rate::{Bucket, Lines, Rate};
 pub use refusal::{Code, Refusal};
 pub use request::{
     Author, CARDS_ANNOTATION, CLAIM_ENV_PREFIX, ComputeShare, GRANTED_CARDS, GRANTED_MEMORY,

@@ -61,6 +61,11 @@ impl<'a> Number<'a> {
         Some(Self { negative, whole, fraction, suffix })
     }
 
+    /// The powers of ten and of two of its suffix.
+    fn scale(&self) -> Option<(i32, u32)> {
+        unit(self.suffix).or_else(|| exponent(self.suffix))
+    }
+
     /// Its digits times ten and two to these powers, without its sign.
     pub(crate) fn value(&self, (ten, two): (i32, u32)) -> Result<u128, QuantityError> {
         let mut ten = ten.saturating_sub(i32::try_from(self.fraction.len()).unwrap_or(i32::MAX));
@@ -96,8 +101,7 @@ impl<'a> Number<'a> {
 /// count to.
 pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
     let number = Number::split(text).ok_or(QuantityError::NotAQuantity)?;
-    let scale = unit(number.suffix).or_else(|| exponent(number.suffix));
-    let value = number.value(scale.ok_or(QuantityError::NotAQuantity)?);
+    let value = number.value(number.scale().ok_or(QuantityError::NotAQuantity)?);
     if number.negative && value != Ok(0) {
         return Err(QuantityError::Negative);
     }
@@ -105,6 +109,16 @@ pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
         .ok()
         .filter(|value| i64::try_from(*value).is_ok())
         .ok_or(QuantityError::TooLarge)
+}
+
+/// Reads any quantity, in the billionths to which the API server rounds them. `None` where it is
+/// none, is not a whole number of them, or too many.
+#[must_use]
+pub fn parse_nanos(text: &str) -> Option<i128> {
+    let number = Number::split(text)?;
+    let (ten, two) = number.scale()?;
+    let nanos = i128::try_from(number.value((ten + 9, two)).ok()?).ok()?;
+    Some(if number.negative { -nanos } else { nanos })
 }
 
 /// Whether a suffix is an exponent: such a number has no unit.
@@ -210,10 +224,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_written_in_two_ways_comes_to_the_same() {
+        for (one, other) in [
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("1000m", "1"),
+            ("1e3", "1k"),
+            ("1E3", "1000"),
+            ("1E", "1000P"),
+            ("-1", "-1000m"),
+            ("0", "0Gi"),
+            ("+5", "5"),
+            ("0.5", "500m"),
+            (".5", "0.5"),
+            ("1n", "1e-9"),
+        ] {
+            assert!(parse_nanos(one).is_some(), "{one}");
+            assert_eq!(parse_nanos(one), parse_nanos(other), "{one} {other}");
+        }
+        assert_eq!(parse_nanos("-1u"), Some(-1000));
+        for wrong in [
+            "",
+            "Gi",
+            "1Xi",
+            "1.2.3",
+            "one",
+            "1e",
+            "--1",
+            "0.0000000001",
+            "999999999999999999999999Ei",
+            "1e99",
+        ] {
+            assert_eq!(parse_nanos(wrong), None, "{wrong}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn no_text_breaks_it(text in "[-+.0-9eEkKmMunGTPi]{0,24}|.{0,24}") {
-            let _ = parse_count(&text);
+            let count = parse_count(&text).ok().map(|count| i128::from(count) * 1_000_000_000);
+            proptest::prop_assert!(count.is_none_or(|count| parse_nanos(&text) == Some(count)));
         }
 
         #[test]

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// Characters of a value, such as a path or a variable, that are worth reading.
 const VALUE_MAX: usize = 256;
@@ -97,6 +97,20 @@ pub fn json(document: String) -> String {
         }
     }
     shown
+}
+
+/// The first `most` of `all`, and how many more there are: `a, b and 3 more`. Text from outside is
+/// not escaped.
+#[must_use]
+pub fn few(
+    all: impl IntoIterator<Item: Display, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let all = all.into_iter();
+    let more = all.len().saturating_sub(most);
+    let named: Vec<String> = all.take(most).map(|one| one.to_string()).collect();
+    let named = named.join(", ");
+    if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
 /// What an error says and the causes that it names, in one line. Text from outside is not escaped.
@@ -193,6 +207,14 @@ mod tests {
         let shown = json("\"\u{202e}\u{7f}\u{85}\u{200f}\"\n".to_owned());
         assert_eq!(shown, "\"\\u202e\\u007f\\u0085\\u200f\"\n");
         assert_eq!(json("{\n  \"name\": \"名 ü\"\n}\n".to_owned()), "{\n  \"name\": \"名 ü\"\n}\n");
+    }
+
+    #[test]
+    fn the_first_are_named_and_the_others_counted() {
+        assert_eq!(few(["a", "b"], 2), "a, b");
+        assert_eq!(few(&["a".to_owned(), "b".to_owned(), "c".to_owned()], 2), "a, b and 1 more");
+        assert_eq!(few((1..=300).collect::<Vec<u32>>(), 3), "1, 2, 3 and 297 more");
+        assert_eq!(few(Vec::<String>::new(), 3), "");
     }
 
     #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::{Code, OneOf};
+use mpsgate_model::{Code, Lines, OneOf, Rate};
 use mpsgate_policy::NoteAction;
 
 /// For what is no code of this version.
@@ -19,9 +19,8 @@ const NOTES_OF_STATUS: [NoteAction; 2] = [NoteAction::Stripped, NoteAction::Warn
 /// Notes that are remembered, each a container's, a code's and a text's, so that it counts once.
 /// The oldest is forgotten.
 const REMEMBERED: usize = 4096;
-/// Lines of the log: so many at once, and one more in this time. What is beyond is counted.
-const LINES: u32 = 200;
-const LINE_EVERY: Duration = Duration::from_millis(100);
+/// Lines of the log. What is beyond is counted.
+const RATE: Rate = Rate { burst: 200, every: Duration::from_millis(100) };
 
 /// What was reported, and of that what is told. One container cannot fill the log or the counters,
 /// whatever is in its specification, and many cannot fill the log.
@@ -63,7 +62,7 @@ impl Heard {
             return Telling::Known;
         }
         let lines = if is_note { &mut self.notes } else { &mut self.refusals };
-        lines.take(now).map_or(Telling::Counted, |untold| Telling::Told { untold })
+        lines.take(RATE, now).map_or(Telling::Counted, |untold| Telling::Told { untold })
     }
 
     fn is_new(&mut self, note: u64) -> bool {
@@ -77,34 +76,6 @@ impl Heard {
             self.noted.remove(&oldest);
         }
         true
-    }
-}
-
-/// A budget of lines.
-#[derive(Debug, Default)]
-struct Lines {
-    /// How many there were since the budget was full, and since when it fills.
-    spent: u32,
-    filled: Option<Instant>,
-    untold: u64,
-}
-
-impl Lines {
-    /// Whether there may be one, and how many there might not be before it.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        let filled = *self.filled.get_or_insert(now);
-        let new = now.saturating_duration_since(filled).as_millis() / LINE_EVERY.as_millis();
-        let new = u32::try_from(new).unwrap_or(u32::MAX);
-        if new > 0 {
-            self.spent = self.spent.saturating_sub(new);
-            self.filled = Some(now);
-        }
-        if self.spent >= LINES {
-            self.untold += 1;
-            return None;
-        }
-        self.spent += 1;
-        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -218,10 +189,10 @@ mod tests {
             let all: Vec<_> = range.map(one).collect();
             all.iter().filter(|telling| matches!(telling, Telling::Told { .. })).count()
         };
-        assert_eq!(told(&mut heard, 0..100_000, start), LINES as usize);
+        assert_eq!(told(&mut heard, 0..100_000, start), RATE.burst as usize);
         assert_eq!(heard.take("r", &REFUSED, "E_SPEC", "why", start), TOLD);
-        let later = start + 2 * LINE_EVERY;
-        let untold = u64::from(100_000 - LINES);
+        let later = start + 2 * RATE.every;
+        let untold = u64::from(100_000 - RATE.burst);
         assert_eq!(heard.take("n", &NOTED, "E_ANNOTATION", "why", later), Telling::Told { untold });
         assert_eq!(told(&mut heard, 100_000..200_000, later), 1);
         assert!(heard.noted.len() <= REMEMBERED && heard.order.len() <= REMEMBERED);

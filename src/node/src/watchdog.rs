@@ -19,6 +19,7 @@ use std::fmt;
 
 use mpsgate_config::Enforce;
 use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::printable::few;
 use mpsgate_model::{GrantKey, Mib};
 
 /// Looks in a row that have to agree.
@@ -252,20 +253,13 @@ impl fmt::Display for Blind {
 impl fmt::Display for Overrun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { used, memory, tolerance, processes, .. } = self;
-        let list: Vec<String> = processes
-            .iter()
-            .take(NAMED)
-            .map(|(process, used)| format!("pid {} {} MiB", process.pid, used.0))
-            .collect();
+        let list =
+            processes.iter().map(|(process, used)| format!("pid {} {} MiB", process.pid, used.0));
         write!(f, "it used {} MiB of the card, {} MiB were granted", used.0, memory.0)?;
         if *tolerance > Mib(0) {
             write!(f, " and {} MiB tolerated", tolerance.0)?;
         }
-        write!(f, ": {}", list.join(", "))?;
-        match processes.len().saturating_sub(NAMED) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
+        write!(f, ": {}", few(list, NAMED))
     }
 }
 

@@ -12,6 +12,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_config::Schedule;
+use mpsgate_model::printable::few;
 use mpsgate_model::{CARDS_ANNOTATION, Code, Mib, Priority, Refusal, Request, Resource};
 
 /// The node label, which wins over the settings.
@@ -161,12 +162,7 @@ pub fn card_step(target: Target, managed: bool, grants: usize) -> CardStep {
 #[must_use]
 pub fn waits(now: Schedule, target: Target, containers: &[String]) -> Refusal {
     let by = if target.by_label { "its node label" } else { "gpus.schedule" };
-    let mut names =
-        containers.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = containers.len().saturating_sub(NAMED);
-    if more > 0 {
-        names.push_str(&format!(" and {more} more"));
-    }
+    let names = few(containers, NAMED);
     let back = if target.by_label {
         format!("kubectl label --overwrite node NODE {LABEL}={now}")
     } else {

@@ -5,7 +5,6 @@
 //! are searched once. A search ends when its time is over: then the nodes that are left do not do.
 
 mod list;
-pub(crate) mod names;
 mod wire;
 
 use std::collections::{BTreeMap, HashSet};
@@ -14,10 +13,10 @@ use std::time::{Duration, Instant};
 use mpsgate_cluster::handlers::Closed;
 use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot};
 use mpsgate_kubernetes::Pod;
-use mpsgate_model::Mib;
+use mpsgate_model::names::{is_label, is_name, is_uid};
+use mpsgate_model::{Mib, printable};
 use serde_json::value::RawValue;
 
-use self::names::{is_name, is_namespace, is_uid, shown};
 use self::wire::{Args, Empty, Failed, MetaPod, NodeList, Nodes, Preemption, Victims, name_of};
 pub(crate) use self::wire::{Binding, Bound, Filtered, HostPriority, Preempted};
 use crate::ask;
@@ -210,10 +209,10 @@ pub(crate) fn prioritize_claims(
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let asks = !pod.claims.is_empty() && matches!(ask::request(&pod), Ok(None));
     if let Some(name) = pod.claims.iter().find(|name| !is_name(name)) {
-        return Err(format!("\"{}\" is no name of a claim", shown(name)));
+        return Err(format!("\"{}\" is no name of a claim", printable::value(name)));
     }
-    if asks && !is_namespace(&pod.namespace) {
-        return Err(format!("\"{}\" is no name of a namespace", shown(&pod.namespace)));
+    if asks && !is_label(&pod.namespace) {
+        return Err(format!("\"{}\" is no name of a namespace", printable::value(&pod.namespace)));
     }
     let request = if asks { ask::claimed(&pod, memory(&pod)?) } else { None };
     let candidate = request.map(|request| ask::candidate(&pod, request));
@@ -283,7 +282,7 @@ pub(crate) fn preempt(
         }
         named(&node)?;
         if let Some(uid) = uids.iter().find(|uid| !is_uid(uid)) {
-            return Err(format!("\"{}\" is no uid of a pod", shown(uid)));
+            return Err(format!("\"{}\" is no uid of a pod", printable::value(uid)));
         }
         let uids = match &candidate {
             None => uids,
@@ -307,13 +306,16 @@ pub(crate) fn binding(body: &[u8]) -> Result<Binding, String> {
     let asked: Binding = read(body)?;
     named(&asked.node)?;
     if !is_name(&asked.pod_name) {
-        return Err(format!("\"{}\" is no name of a pod", shown(&asked.pod_name)));
+        return Err(format!("\"{}\" is no name of a pod", printable::value(&asked.pod_name)));
     }
-    if !is_namespace(&asked.pod_namespace) {
-        return Err(format!("\"{}\" is no name of a namespace", shown(&asked.pod_namespace)));
+    if !is_label(&asked.pod_namespace) {
+        return Err(format!(
+            "\"{}\" is no name of a namespace",
+            printable::value(&asked.pod_namespace)
+        ));
     }
     if !is_uid(&asked.pod_uid) {
-        return Err(format!("\"{}\" is no uid of a pod", shown(&asked.pod_uid)));
+        return Err(format!("\"{}\" is no uid of a pod", printable::value(&asked.pod_uid)));
     }
     Ok(asked)
 }
@@ -324,7 +326,7 @@ fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
 
 /// What serde says has what it found in it.
 fn unread(error: &serde_json::Error) -> String {
-    format!("the request cannot be read: {}", shown(&error.to_string()))
+    format!("the request cannot be read: {}", printable::value(&error.to_string()))
 }
 
 fn most_nodes(ledger: &Snapshot) -> usize {
@@ -343,7 +345,7 @@ fn named(node: &str) -> Result<(), String> {
     if is_name(node) {
         return Ok(());
     }
-    Err(format!("\"{}\" is no name of a node", shown(node)))
+    Err(format!("\"{}\" is no name of a node", printable::value(node)))
 }
 
 /// Each name once, as they stand.
@@ -389,7 +391,7 @@ pub fn parse_any(body: &[u8]) {
     }
     let _ = (prioritize(&ledger, body, until), preempt(&ledger, closed, body, until));
     let _ = prioritize_claims(&ledger, body, until, |pod| {
-        assert!(is_namespace(&pod.namespace) && pod.claims.iter().all(|name| is_name(name)));
+        assert!(is_label(&pod.namespace) && pod.claims.iter().all(|name| is_name(name)));
         Ok(pod.claims.iter().map(|claim| Mib(claim.len() as u64)).collect())
     });
     if let Ok(asked) = binding(body) {

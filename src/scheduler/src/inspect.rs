@@ -3,10 +3,8 @@
 
 use mpsgate_cluster::{Snapshot, Usage};
 use mpsgate_kubernetes::LeftOut;
-use mpsgate_model::Mib;
+use mpsgate_model::{Mib, printable};
 use serde::Serialize;
-
-use crate::extender::names::shown;
 
 const GIB: u64 = 1024;
 /// Of those that cannot be read, so many are named.
@@ -79,7 +77,8 @@ pub(crate) fn inspect(
     match only {
         Some(name) => {
             let found = one(name);
-            let error = found.is_none().then(|| format!("node {} is not known", shown(name)));
+            let error =
+                found.is_none().then(|| format!("node {} is not known", printable::value(name)));
             Inspected { nodes: found.into_iter().collect(), error, left_out }
         }
         None => {

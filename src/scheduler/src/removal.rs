@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use mpsgate_kubernetes::{Error, Remains, Remover, Settings, Which};
+use mpsgate_model::printable::few;
 use tokio::sync::watch;
 
 use crate::arguments::Removal;
@@ -111,7 +112,7 @@ fn kept(nodes: &[Remains]) -> String {
     let one = |node: &Remains| {
         let mut why = Vec::new();
         if !node.holders.is_empty() {
-            why.push(format!("pods with the uids {}", listed(node.holders.iter().cloned())));
+            why.push(format!("pods with the uids {}", few(&node.holders, NAMED)));
         }
         if node.local_mib > 0 {
             why.push(format!("local containers with {} MiB", node.local_mib));
@@ -119,15 +120,7 @@ fn kept(nodes: &[Remains]) -> String {
         let why = if why.is_empty() { "no container".to_owned() } else { why.join(" and ") };
         format!("{} ({why})", node.node)
     };
-    listed(nodes.iter().map(one))
-}
-
-fn listed(all: impl Iterator<Item = String>) -> String {
-    let mut all: Vec<String> = all.collect();
-    let more = all.len().saturating_sub(NAMED);
-    all.truncate(NAMED);
-    let named = all.join(", ");
-    if more > 0 { format!("{named} and {more} more") } else { named }
+    few(nodes.iter().map(one), NAMED)
 }
 
 /// Which of the nodes are freed when these pods of the chart are left: those that have none.
@@ -281,7 +274,7 @@ impl Work {
         match failed {
             Some(error) => Err(SchedulerError::Removal(error)),
             None if pods.is_empty() => Ok(()),
-            None => Err(SchedulerError::Left { pods: listed(pods.into_iter().map(on_node)) }),
+            None => Err(SchedulerError::Left { pods: few(pods.into_iter().map(on_node), NAMED) }),
         }
     }
 

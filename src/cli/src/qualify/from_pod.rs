@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mpsgate_edge::{ExitCode, print};
+use mpsgate_model::Backoff;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -46,20 +47,19 @@ pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
     }
-    let mut pause = FIRST.min(every);
+    let mut backoff = Backoff::new(FIRST.min(every), every);
     loop {
         match command(&own, args).arg("--from-pod").spawn() {
             Ok(child) => wait(child, &ended),
             Err(error) => print::note(&format!("cannot start {}: {error}\n", own.display())),
         }
-        let until = Instant::now() + pause;
+        let until = Instant::now() + backoff.pause();
         while Instant::now() < until {
             if ended.load(Ordering::Relaxed) {
                 return Ok(ExitCode::Done);
             }
             std::thread::sleep(POLL);
         }
-        pause = (pause * 2).min(every);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mpsgate_api::ClaimsStatus;
-use mpsgate_dra::Event;
+use mpsgate_dra::{Event, SocketEvent};
 use mpsgate_kubernetes::{Slices, State};
 use mpsgate_node::card::Trouble;
 use tokio::sync::watch;
@@ -36,7 +36,7 @@ impl Claims {
             Event::NotRegistered { .. }
             | Event::NotAsked { .. }
             | Event::Failed(_)
-            | Event::SocketGone(_) => {
+            | Event::Socket(SocketEvent::Gone(_)) => {
                 self.since_ms = None;
                 let hint =
                     event.hint().unwrap_or_else(|| "journalctl -u mpsgated -n 50".to_owned());

@@ -1,7 +1,7 @@
 //! Where a resource stands with kubelet, for status, doctor and metrics.
 
 use mpsgate_api::ResourceStatus;
-use mpsgate_deviceplugin::Event;
+use mpsgate_deviceplugin::{Event, SocketEvent};
 use mpsgate_node::card::Trouble;
 
 /// One resource that is served.
@@ -49,7 +49,7 @@ impl Served {
             Event::NotWatched { .. }
             | Event::NoKubelet(_)
             | Event::Failed(_)
-            | Event::SocketGone(_)
+            | Event::Socket(SocketEvent::Gone(_))
             | Event::Lost => self.ends(event),
             Event::Allocated(_) => self.allocations += 1,
             // Neither changes whether kubelet reads the list.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_dra::{AllocatedDeviceStatus, Event, Here, Host, Level, Pending, PreparedDevice};
+use mpsgate_dra::{AllocatedDeviceStatus, Event, Here, Host, Pending, PreparedDevice};
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_model::{ClaimName, ClaimShare, Code, PreparedClaim, Refusal, printable};
 use mpsgate_node::Node;
 
 use super::files;
 use crate::daemon::Daemon;
+use crate::kubelet::log_level;
 use mpsgate_host::clock::now_ms;
 
 /// For each request to the API server: kubelet gives a call 45 s, and the driver a claim 20 s.
@@ -163,12 +164,7 @@ impl Host for Driver {
     }
 
     fn tell(&self, event: Event) {
-        let level = match event.level() {
-            Level::Error => log::Level::Error,
-            Level::Warn => log::Level::Warn,
-            Level::Info => log::Level::Info,
-            Level::Debug => log::Level::Debug,
-        };
+        let level = log_level(event.level());
         match event.hint().as_deref() {
             Some(hint) => log::log!(level, hint; "claims: {event}"),
             None => log::log!(level, "claims: {event}"),

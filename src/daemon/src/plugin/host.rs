@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Level, Pending};
+use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Pending};
 
 use crate::daemon::Daemon;
 use crate::error::chain;
+use crate::kubelet::log_level;
 use mpsgate_host::clock::now_ms;
 
 /// The daemon, as a resource sees it.
@@ -36,12 +37,7 @@ impl Host for Plugin {
     }
 
     fn tell(&self, event: Event) {
-        let level = match event.level() {
-            Level::Error => log::Level::Error,
-            Level::Warn => log::Level::Warn,
-            Level::Info => log::Level::Info,
-            Level::Debug => log::Level::Debug,
-        };
+        let level = log_level(event.level());
         let (resource, hint) = (self.resource.as_str(), event.hint());
         match hint.as_deref() {
             Some(hint) => log::log!(level, resource, hint; "device plugin: {event}"),

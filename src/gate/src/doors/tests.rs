@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 use mpsgate_host::process::ProcessId;
+use mpsgate_model::Rate;
 use proptest::prelude::*;
 
 use super::*;
@@ -39,8 +40,7 @@ const BOUNDS: Bounds = Bounds {
     unreadable: 2,
     waiting: 2,
     handed: 2,
-    burst: 1000,
-    every: Duration::from_millis(1),
+    connections: Rate { burst: 1000, every: Duration::from_millis(1) },
     words: Duration::from_secs(2),
     wait: Duration::from_secs(30),
     linger: Duration::from_secs(60),

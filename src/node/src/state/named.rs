@@ -10,6 +10,7 @@
 //! a whole id has typed the beginning of another one as well.
 
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::printable::few;
 use mpsgate_model::{Code, Mib, Refusal};
 
 /// Names in a sentence.
@@ -41,16 +42,10 @@ pub(super) fn find<'a>(
             )
         }
         several => {
-            let mut names: Vec<String> =
-                several.iter().take(NAMED).map(|it| it.grant.key.full_name()).collect();
-            let hint = format!(
-                "name the one that you mean in full: {}",
-                names.iter().map(|name| again(name)).collect::<Vec<_>>().join(", or ")
-            );
-            if let Some(more) = several.len().checked_sub(NAMED).filter(|more| *more > 0) {
-                names.push(format!("{more} more"));
-            }
-            refuse(format!("{word:?} may mean any of: {}", names.join(", ")), hint)
+            let names: Vec<String> = several.iter().map(|it| it.grant.key.full_name()).collect();
+            let commands: Vec<String> = names.iter().take(NAMED).map(|name| again(name)).collect();
+            let hint = format!("name the one that you mean in full: {}", commands.join(", or "));
+            refuse(format!("{word:?} may mean any of: {}", few(&names, NAMED)), hint)
         }
     }
 }
