@@ -7,7 +7,7 @@
 //!     │                      ├─► refused, 401, 410, garbage …
 //!     └────── back off ◄─────┘
 //! ```
-//! What cannot be read is left out, and named, once, in the log.
+//! What cannot be read as a whole is named, once, in the log.
 //!
 //! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API
 //! server is back.
@@ -201,7 +201,7 @@ impl Left {
         }
         let line = self.line(Instant::now());
         if line == LINES {
-            log::warn!(kind = left.kind; "more objects of the API server cannot be read, and are left out");
+            log::warn!(kind = left.kind; "more objects of the API server cannot be read as a whole");
         }
         if line >= LINES {
             return;
@@ -216,7 +216,7 @@ impl Left {
             "kubectl get {kind_asked} {place} -o json shows it; have it corrected or deleted"
         );
         log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint = hint.as_str();
-            "an object of the API server cannot be read, and is left out");
+            "an object of the API server cannot be read as a whole");
     }
 
     /// The number of the next line, in its hour.
