@@ -21,7 +21,7 @@ use kube::runtime::watcher::{DefaultBackoff, Event};
 
 use crate::listen::{Listener, Lists};
 use crate::objects::Objects;
-use crate::read::{Found, LeftOut, Object, key_of};
+use crate::read::{Found, LeftOut, Object, key_of, look};
 use crate::{Error, Settings};
 
 /// Lines of the log about objects of one kind that cannot be read, in an [`HOUR`].
@@ -207,14 +207,7 @@ impl Left {
             return;
         }
         let LeftOut { kind, name, why, counts } = left;
-        let place = match name.split_once('/') {
-            Some((namespace, name)) => format!("-n {namespace} {name}"),
-            None => name.clone(),
-        };
-        let kind_asked = kind.to_lowercase();
-        let hint = format!(
-            "kubectl get {kind_asked} {place} -o json shows it; have it corrected or deleted"
-        );
+        let hint = format!("{} shows it; have it corrected or deleted", look(kind, name));
         log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint = hint.as_str();
             "an object of the API server cannot be read as a whole");
     }

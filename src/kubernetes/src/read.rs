@@ -123,6 +123,15 @@ pub(crate) fn key_of<K: Object>(found: &Found<K>) -> String {
     }
 }
 
+/// The command that shows an object, named as [`key`] has it.
+pub(crate) fn look(kind: &str, name: &str) -> String {
+    let kind = kind.to_lowercase();
+    match name.split_once('/') {
+        Some((namespace, name)) => format!("kubectl get {kind} -n {namespace} {name} -o json"),
+        None => format!("kubectl get {kind} {name} -o json"),
+    }
+}
+
 /// A member of a JSON object, as text.
 pub(crate) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     let mut all: BTreeMap<String, &'a RawValue> = serde_json::from_str(json).ok()?;
