@@ -92,7 +92,7 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
         let count = left_out.len();
         let _ = write!(
             text,
-            "{count} of the pods of node {node} cannot be read, and are left out\nhint: mpsgate doctor\n"
+            "{count} of the pods of node {node} cannot be read as a whole\nhint: mpsgate doctor\n"
         );
     }
     text.push('\n');

@@ -162,14 +162,15 @@ async fn tend(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     }
 }
 
-/// The claims whose pods ended some time ago, as the API server says. `over` is since when.
+/// The claims whose pods ended some time ago, as the API server says. Of a pod that cannot be read
+/// it says nothing. `over` is since when.
 fn ended(
     node: &Node,
     pods: &Pods,
     over: &mut BTreeMap<String, Instant>,
     now: Instant,
 ) -> Vec<String> {
-    let may_run = |uid: &str| pods.get(uid).is_some_and(|pod| !pod.finished);
+    let may_run = |uid: &str| pods.may_be(uid) || pods.get(uid).is_some_and(|pod| !pod.finished);
     let claims = node.ledger().claims().iter();
     let of_nobody: Vec<&String> = claims
         .filter(|claim| pods.state.is_current() && !may_run(&claim.pod_uid))

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use mpsgate_kubernetes::{Container, Limits, Pod, Seen, SeenNode};
+use mpsgate_kubernetes::{Container, LeftOut, Limits, Pod, Seen, SeenNode};
 use mpsgate_model::{CardReport, Kind, Layout};
 
 use crate::annotations::{self, MOST_CARDS};
@@ -99,11 +99,7 @@ impl View {
     /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is
     /// wrong with annotations, and what cannot be read at all.
     pub(crate) fn of(seen: &Seen, all: bool) -> (Self, Vec<String>) {
-        let left = seen.left_out.iter().map(|left| {
-            let what = if left.counts { "what can be read of it counts" } else { "it is left out" };
-            format!("{left}; {what}")
-        });
-        let mut warnings: Vec<String> = left.collect();
+        let mut warnings: Vec<String> = seen.left_out.iter().map(LeftOut::to_string).collect();
         let mut nodes: Vec<(&SeenNode, Option<BTreeMap<u32, CardReport>>)> = Vec::new();
         for node in &seen.nodes {
             let cards = node.cards.as_deref().map(annotations::parse_cards).transpose();

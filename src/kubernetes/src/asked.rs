@@ -122,7 +122,11 @@ impl Waiting {
                 return true;
             }
             Told::Kube(Event::Apply(pod)) => {
-                let Some((uid, asks)) = part(pod).and_then(asks) else { return false };
+                let unread = pod.as_ref().err().and_then(|unread| unread.meta.uid.clone());
+                let Some((uid, asks)) = part(pod).and_then(asks) else {
+                    // What was known of it before is not true any more.
+                    return unread.is_some_and(|uid| self.shown.remove(&uid).is_some());
+                };
                 put(&mut self.shown, uid, asks);
                 return true;
             }
@@ -175,6 +179,7 @@ mod tests {
 
     use super::*;
     use crate::Error;
+    use crate::read::read;
 
     fn pod(uid: &str, slices: &[u64]) -> WirePod {
         let limits: serde_json::Map<_, _> =
@@ -209,6 +214,20 @@ mod tests {
         assert!(waiting.told(Told::Kube(Event::Delete(Ok(pod("c", &[]))))), "it has a node");
         assert!(!waiting.told(Told::Kube(Event::Delete(Ok(pod("b", &[]))))));
         assert_eq!(sizes(&waiting), [10]);
+    }
+
+    #[test]
+    fn a_pod_that_can_be_read_no_more_asks_for_nothing() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod("a", &[10]))))));
+        let unread = |uid: &str| {
+            let json = json!({"metadata": {"uid": uid, "labels": 7}});
+            Told::Kube(Event::Apply(read::<WirePod>(&json.to_string())))
+        };
+        assert!(!waiting.told(unread("b")));
+        assert_eq!(sizes(&waiting), [10]);
+        assert!(waiting.told(unread("a")));
+        assert!(sizes(&waiting).is_empty());
     }
 
     #[test]

@@ -119,6 +119,15 @@ pub async fn cluster_nodes(
     mut tell: impl FnMut(Change<ClusterNode>),
 ) -> Infallible {
     let of = |node: Found<WireNode>| node.ok().map(ClusterNode::reduce);
+    let mut tell = |change: Change<ClusterNode>| {
+        tell(match change {
+            Change::LeftOut(all) => {
+                let none = |left: LeftOut| LeftOut { counts: false, ..left };
+                Change::LeftOut(all.into_iter().map(none).collect())
+            }
+            other => other,
+        });
+    };
     let told = relay(of, named, &mut tell);
     follow(settings, Lists::Fresh, "all nodes", "", Objects::<WireNode>::all, told).await
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use kube::config::{InClusterError, KubeconfigError};
 use mpsgate_model::printable::chain;
 
+use crate::read::look;
+
 /// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -137,7 +139,11 @@ impl Error {
                     .to_owned()
             }
             Self::Unread { object, .. } => {
-                format!("look at {object}: kubectl get -o json; whoever wrote it has to mend or delete it")
+                let (kind, name) = object.split_once(' ').unwrap_or((object, ""));
+                format!(
+                    "{} shows it; whoever wrote it has to mend or delete it",
+                    look(kind, name)
+                )
             }
             Self::NoClaim { .. } => {
                 "nothing is to be done: what is deleted needs no status".to_owned()
@@ -195,5 +201,22 @@ impl Error {
     #[must_use]
     pub fn line(&self) -> String {
         chain(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_shown_by_a_command_that_can_be_pasted() {
+        for (object, command) in [
+            ("Pod default/web", "kubectl get pod -n default web -o json "),
+            ("ResourceClaim n/gpu-7gi", "kubectl get resourceclaim -n n gpu-7gi -o json "),
+            ("Node gpu-1", "kubectl get node gpu-1 -o json "),
+        ] {
+            let error = Error::Unread { object: object.to_owned(), why: "x".to_owned() };
+            assert!(error.hint().starts_with(command), "{}", error.hint());
+        }
     }
 }

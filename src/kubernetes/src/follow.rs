@@ -7,7 +7,7 @@
 //!     │                      ├─► refused, 401, 410, garbage …
 //!     └────── back off ◄─────┘
 //! ```
-//! What cannot be read is left out, and named, once, in the log.
+//! What cannot be read as a whole is named, once, in the log.
 //!
 //! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API
 //! server is back.
@@ -21,7 +21,7 @@ use kube::runtime::watcher::{DefaultBackoff, Event};
 
 use crate::listen::{Listener, Lists};
 use crate::objects::Objects;
-use crate::read::{Found, LeftOut, Object, key_of};
+use crate::read::{Found, LeftOut, Object, key_of, look};
 use crate::{Error, Settings};
 
 /// Lines of the log about objects of one kind that cannot be read, in an [`HOUR`].
@@ -201,22 +201,15 @@ impl Left {
         }
         let line = self.line(Instant::now());
         if line == LINES {
-            log::warn!(kind = left.kind; "more objects of the API server cannot be read, and are left out");
+            log::warn!(kind = left.kind; "more objects of the API server cannot be read as a whole");
         }
         if line >= LINES {
             return;
         }
         let LeftOut { kind, name, why, counts } = left;
-        let place = match name.split_once('/') {
-            Some((namespace, name)) => format!("-n {namespace} {name}"),
-            None => name.clone(),
-        };
-        let kind_asked = kind.to_lowercase();
-        let hint = format!(
-            "kubectl get {kind_asked} {place} -o json shows it; have it corrected or deleted"
-        );
+        let hint = format!("{} shows it; have it corrected or deleted", look(kind, name));
         log::warn!(kind, object = name.as_str(), why = why.as_str(), counts, hint = hint.as_str();
-            "an object of the API server cannot be read, and is left out");
+            "an object of the API server cannot be read as a whole");
     }
 
     /// The number of the next line, in its hour.

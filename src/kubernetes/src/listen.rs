@@ -14,12 +14,9 @@ use kube::runtime::watcher::Event;
 use serde_json::value::RawValue;
 
 use crate::Error;
-use crate::objects::Objects;
+use crate::objects::{Objects, PAGE};
 use crate::read::{Found, Object, read};
 use crate::settings::Patience;
-
-/// Objects in one page, as client-go has it.
-const PAGE: u32 = 500;
 
 /// Where a list comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +68,8 @@ impl<K: Object> Listener<'_, K> {
         }
         tell(Event::Init);
         loop {
-            let page = self.objects.page(&params).await.map_err(|error| self.failed(error))?;
+            let page = self.objects.next_page(&mut params).await;
+            let page = page.map_err(|error| self.failed(error))?;
             page.items.into_iter().for_each(|found| tell(Event::InitApply(found)));
             params.continue_token = page.next;
             if params.continue_token.is_none() {

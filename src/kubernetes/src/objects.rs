@@ -9,6 +9,9 @@
 //! anything in it is decoded, and bytes that are no text are let through: an API server sends
 //! `managedFields` as their author wrote them, byte by byte (seen with 1.20). For that reason the
 //! bodies are read here, as kube ends an answer, or a watch, at the first such byte.
+//!
+//! Nor may many large objects fill the memory of whoever lists them: an answer has a bound, and a
+//! page beyond it is asked for in smaller ones.
 
 use std::error::Error as Cause;
 use std::io::{Error as IoError, ErrorKind};
@@ -25,6 +28,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::read::{Found, Object, nullable, read};
+
+/// Objects in one page, as client-go has it.
+pub(crate) const PAGE: u32 = 500;
+/// Bytes of one answer, and of one event of a watch. No object of an API server has as many.
+const MOST: u64 = 64 << 20;
 
 /// A page of a list: its items are text until each is read.
 #[derive(Deserialize)]
@@ -71,6 +79,8 @@ pub(crate) type Word = Result<WatchEvent<Box<RawValue>>, Error>;
 pub(crate) struct Objects<K> {
     client: Client,
     request: Request,
+    /// [`MOST`], but for a test.
+    most: u64,
     _kind: PhantomData<fn() -> K>,
 }
 
@@ -86,13 +96,13 @@ impl<K: Object> Objects<K> {
     }
 
     fn at(client: Client, path: String) -> Self {
-        Self { client, request: Request::new(path), _kind: PhantomData }
+        Self { client, request: Request::new(path), most: MOST, _kind: PhantomData }
     }
 
     /// One object, as text.
     pub(crate) async fn get_text(&self, name: &str) -> Result<String, Error> {
         let request = self.request.get(name, &GetParams::default()).map_err(Error::BuildRequest)?;
-        text(self.client.request_stream(request)).await
+        text(self.client.request_stream(request), self.most).await
     }
 
     pub(crate) async fn get(&self, name: &str) -> Result<Found<K>, Error> {
@@ -109,8 +119,25 @@ impl<K: Object> Objects<K> {
 
     pub(crate) async fn page(&self, params: &ListParams) -> Result<Page<K>, Error> {
         let request = self.request.list(params).map_err(Error::BuildRequest)?;
-        let json = text(self.client.request_stream(request)).await?;
+        let json = text(self.client.request_stream(request), self.most).await?;
         Page::parse(&json).map_err(Error::SerdeError)
+    }
+
+    /// The next page. Where it is too long, `params` ask for fewer objects at once from then on.
+    pub(crate) async fn next_page(&self, params: &mut ListParams) -> Result<Page<K>, Error> {
+        loop {
+            match self.page(params).await {
+                Err(error) if is_too_long(&error) && narrow(params) => {
+                    log::debug!(kind = K::KIND; "a page is too long: smaller ones follow");
+                }
+                Err(error) => return Err(error),
+                Ok(page) => {
+                    // A few that are large are no reason to ask for all others one by one.
+                    params.limit = params.limit.map(|limit| limit.saturating_mul(2).min(PAGE));
+                    return Ok(page);
+                }
+            }
+        }
     }
 
     /// The events of a watch, with their objects as text.
@@ -120,7 +147,8 @@ impl<K: Object> Objects<K> {
         version: &str,
     ) -> Result<impl Stream<Item = Word> + use<K>, Error> {
         let request = self.request.watch(params, version).map_err(Error::BuildRequest)?;
-        self.client.request_stream(request).await.map(words)
+        let body = self.client.request_stream(request).await?;
+        Ok(words(body, self.most))
     }
 
     pub(crate) async fn create(
@@ -130,7 +158,7 @@ impl<K: Object> Objects<K> {
     ) -> Result<Found<K>, Error> {
         let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
         let request = self.request.create(params, body).map_err(Error::BuildRequest)?;
-        answer(&text(self.client.request_stream(request)).await?)
+        answer(&text(self.client.request_stream(request), self.most).await?)
     }
 
     pub(crate) async fn replace(
@@ -141,7 +169,7 @@ impl<K: Object> Objects<K> {
     ) -> Result<Found<K>, Error> {
         let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
         let request = self.request.replace(name, params, body).map_err(Error::BuildRequest)?;
-        answer(&text(self.client.request_stream(request)).await?)
+        answer(&text(self.client.request_stream(request), self.most).await?)
     }
 
     pub(crate) async fn patch(
@@ -151,7 +179,7 @@ impl<K: Object> Objects<K> {
         patch: &Patch<impl Serialize>,
     ) -> Result<Found<K>, Error> {
         let request = self.request.patch(name, params, patch).map_err(Error::BuildRequest)?;
-        answer(&text(self.client.request_stream(request)).await?)
+        answer(&text(self.client.request_stream(request), self.most).await?)
     }
 
     pub(crate) async fn patch_status(
@@ -162,7 +190,7 @@ impl<K: Object> Objects<K> {
     ) -> Result<Found<K>, Error> {
         let request = self.request.patch_subresource("status", name, params, patch);
         let request = request.map_err(Error::BuildRequest)?;
-        answer(&text(self.client.request_stream(request)).await?)
+        answer(&text(self.client.request_stream(request), self.most).await?)
     }
 
     /// What is answered to it is a Status, which nobody reads.
@@ -176,12 +204,12 @@ impl<K: Object> Objects<K> {
         let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
         let request = self.request.create_subresource(subresource, name, params, body);
         let request = request.map_err(Error::BuildRequest)?;
-        is_json(&text(self.client.request_stream(request)).await?)
+        is_json(&text(self.client.request_stream(request), self.most).await?)
     }
 
     pub(crate) async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), Error> {
         let request = self.request.delete(name, params).map_err(Error::BuildRequest)?;
-        is_json(&text(self.client.request_stream(request)).await?)
+        is_json(&text(self.client.request_stream(request), self.most).await?)
     }
 }
 
@@ -198,23 +226,50 @@ fn is_json(json: &str) -> Result<(), Error> {
     serde_json::from_str::<IgnoredAny>(json).map(drop).map_err(Error::SerdeError)
 }
 
-/// The body of an answer.
+/// The body of an answer, of at most so many bytes.
 async fn text(
     answer: impl Future<Output = Result<impl AsyncBufRead, Error>>,
+    most: u64,
 ) -> Result<String, Error> {
-    let mut body = Box::pin(answer.await?);
+    let mut body = Box::pin(answer.await?).take(most.saturating_add(1));
     let mut bytes = Vec::new();
     body.read_to_end(&mut bytes).await.map_err(Error::ReadEvents)?;
-    Ok(lossy(bytes))
+    if body.limit() == 0 { Err(too_long(most)) } else { Ok(lossy(bytes)) }
 }
 
-/// The events of a watch, one in each line, until it ends or is cut.
-fn words(body: impl AsyncBufRead) -> impl Stream<Item = Word> {
-    stream::unfold(Some(Box::pin(body)), |body| async move {
+fn too_long(most: u64) -> Error {
+    let why = format!("an answer is longer than {most} bytes");
+    Error::ReadEvents(IoError::new(ErrorKind::FileTooLarge, why))
+}
+
+fn is_too_long(error: &Error) -> bool {
+    matches!(error, Error::ReadEvents(error) if error.kind() == ErrorKind::FileTooLarge)
+}
+
+/// Asks for fewer objects at once, where that can be. In pages none come from the API server's
+/// cache.
+fn narrow(params: &mut ListParams) -> bool {
+    if params.limit == Some(1) {
+        return false;
+    }
+    params.limit = Some(params.limit.map_or(PAGE, |limit| (limit / 8).max(1)));
+    params.resource_version = None;
+    params.version_match = None;
+    true
+}
+
+/// The events of a watch, one in each line of at most so many bytes, until it ends or is cut.
+fn words(body: impl AsyncBufRead, most: u64) -> impl Stream<Item = Word> {
+    stream::unfold(Some(Box::pin(body)), move |body| async move {
         let mut body = body?;
         loop {
             let mut line = Vec::new();
-            match body.read_until(b'\n', &mut line).await {
+            let mut within = body.as_mut().take(most.saturating_add(1));
+            let read = within.read_until(b'\n', &mut line).await;
+            if within.limit() == 0 {
+                return Some((Err(too_long(most)), None));
+            }
+            match read {
                 Ok(0) => return None,
                 Ok(_) => match word(&lossy(line)) {
                     // It was cut in the middle.
@@ -254,17 +309,27 @@ fn is_cut(error: &IoError) -> bool {
     false
 }
 
-/// Its text. What is none of UTF-8 is replaced, and all around it stays.
-fn lossy(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+/// Its text, in the same memory. Each byte that is none of UTF-8 is a `?`, and all around it stays.
+fn lossy(mut bytes: Vec<u8>) -> String {
+    let mut read = 0;
+    while let Err(error) = str::from_utf8(&bytes[read..]) {
+        let from = read + error.valid_up_to();
+        let to = error.error_len().map_or(bytes.len(), |length| from + length);
+        bytes[from..to].fill(b'?');
+        read = to;
+    }
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use fake_api_server::{Answer, ApiServer, Request};
     use futures_util::StreamExt as _;
+    use kube::api::VersionMatch;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::Settings;
     use crate::wire::WirePod;
 
     /// As an API server sends it of a tenant whose `fieldsV1` has such bytes.
@@ -285,7 +350,8 @@ mod tests {
             let (begin, end) = (br#"{"items":["#.as_slice(), b"]}".as_slice());
             let list = [begin, items.as_slice(), end].concat();
             assert!(String::from_utf8(list.clone()).is_err());
-            let json = text(std::future::ready(Ok(list.as_slice()))).await.expect("an answer");
+            let json =
+                text(std::future::ready(Ok(list.as_slice())), MOST).await.expect("an answer");
             let page = Page::<WirePod>::parse(&json).expect("a list");
             let read = page.items.iter().filter_map(|found| found.as_ref().ok());
             let names: Vec<_> = read.map(|pod| pod.metadata.name.as_deref()).collect();
@@ -306,7 +372,7 @@ mod tests {
             Ok(WatchEvent::Error(status)) => Err(status.message.clone()),
             Err(error) => Err(error.to_string()),
         };
-        words(lines).map(said).collect().await
+        words(lines, 1000).map(said).collect().await
     }
 
     #[tokio::test]
@@ -338,6 +404,83 @@ mod tests {
         assert!(matches!(&said[..], [Err(error)] if error.contains("gone")), "{said:?}");
         let said = told(b"<html>\n").await;
         assert!(matches!(&said[..], [Err(_)]), "{said:?}");
+        // Of one that is too long nothing more is read.
+        let long = [event("ADDED", &pod("a", &[b'x'; 1000])), event("ADDED", &pod("b", b"x"))];
+        let said = told(&long.concat()).await;
+        assert!(matches!(&said[..], [Err(error)] if error.contains("longer than")), "{said:?}");
+    }
+
+    #[test]
+    fn each_byte_that_is_no_text_is_a_question_mark_and_no_other_is_touched() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"", ""),
+            ("a\u{e9}\u{1f600}".as_bytes(), "a\u{e9}\u{1f600}"),
+            (b"\xff", "?"),
+            (b"a\xff\xfeb", "a??b"),
+            (b"\xe2\"", "?\""),
+            (b"\xed\xa0\x80:", "???:"),
+            (b"x\xf0\x9f\x98", "x???"),
+            (b"\xc3\xa9\xc3\xff\xc3\xa9", "\u{e9}??\u{e9}"),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(lossy(bytes.to_vec()), expected, "{bytes:?}");
+        }
+        // In one pass, however many there are.
+        assert_eq!(lossy(vec![0xff; 1 << 20]), "?".repeat(1 << 20));
+    }
+
+    /// A list of 100, in pages where a limit is asked for. The one in the middle is the longest.
+    fn pages(request: &Request) -> Answer {
+        let asked = |name: &str| -> Option<usize> {
+            let mut words = request.line.split(['?', '&', ' ']);
+            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        };
+        let from = asked("continue").unwrap_or(0);
+        let until = asked("limit").map_or(100, |limit| from + limit).min(100);
+        let item = |n: usize| {
+            let length = if n == 50 { 900 } else { 60 };
+            json!({"metadata": {"name": n.to_string(), "longest": "x".repeat(length)}})
+        };
+        let items: Vec<Value> = (from..until).map(item).collect();
+        let next = (until < 100).then(|| until.to_string());
+        let metadata = json!({"resourceVersion": "7", "continue": next});
+        Answer::Whole(200, json!({"metadata": metadata, "items": items}).to_string())
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_too_long_is_asked_for_in_smaller_ones_and_nothing_comes_twice() {
+        let server = ApiServer::start(pages);
+        let settings = Settings::find(Some(server.kubeconfig.path().to_owned()), "n");
+        let client = settings.expect("named").connect().await.expect("a client");
+        let mut pods = Objects::<WirePod>::all(client);
+        let cached = ListParams {
+            resource_version: Some("0".to_owned()),
+            version_match: Some(VersionMatch::NotOlderThan),
+            ..ListParams::default()
+        };
+        pods.most = 1200;
+        let (mut params, mut names) = (cached.clone(), Vec::new());
+        loop {
+            let page = pods.next_page(&mut params).await.expect("a page");
+            names.extend(page.items.into_iter().map(|pod| pod.expect("read").metadata.name));
+            params.continue_token = page.next;
+            if params.continue_token.is_none() {
+                break;
+            }
+        }
+        let all: Vec<_> = (0..100).map(|n: u32| Some(n.to_string())).collect();
+        assert_eq!(names, all);
+        let lines: Vec<String> = server.asked().into_iter().map(|asked| asked.line).collect();
+        assert!(lines[0].contains("resourceVersion=0") && !lines[0].contains("limit="));
+        for (line, limit) in lines[1..].iter().zip([500, 62, 7, 14]) {
+            assert!(line.contains(&format!("limit={limit}")), "{lines:?}");
+            assert!(!line.contains("resourceVersion"), "{lines:?}");
+        }
+        // One that is too long by itself cannot be had.
+        pods.most = 60;
+        params = cached;
+        let Err(error) = pods.next_page(&mut params).await else { panic!("it is read") };
+        assert!(is_too_long(&error), "{error}");
     }
 
     #[test]

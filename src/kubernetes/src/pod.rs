@@ -1,6 +1,6 @@
 //! A pod of this node, as far as GPU memory is concerned.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use mpsgate_model::{GPU_CORE, GPU_COUNT, Kind, QuantityError, Resource, parse_count};
@@ -32,6 +32,10 @@ pub struct Pods {
     /// Pods among them that cannot be read.
     pub left_out: Vec<LeftOut>,
     by_uid: HashMap<String, Arc<Pod>>,
+    /// The uids of those of which nothing counts.
+    unread: HashSet<String>,
+    /// There was one whose uid is not known either. It stays so until the next whole list.
+    unnamed: bool,
 }
 
 impl Pods {
@@ -60,12 +64,35 @@ impl Pods {
         self.by_uid.is_empty()
     }
 
+    /// Whether a pod of that uid may be there although [`get`](Self::get) does not have it: nothing
+    /// of it counts, and so nobody knows whether it runs.
+    #[must_use]
+    pub fn may_be(&self, uid: &str) -> bool {
+        self.unnamed || self.unread.contains(uid)
+    }
+
     pub(crate) fn put(&mut self, pod: Pod) {
+        self.unread.remove(&pod.uid);
         self.by_uid.insert(pod.uid.clone(), Arc::new(pod));
     }
 
-    pub(crate) fn remove(&mut self, uid: &str) {
+    /// A pod that is there, and of which nothing counts, its uid where that can be read. Whether
+    /// that is news.
+    pub fn put_unread(&mut self, uid: Option<String>) -> bool {
+        match uid.filter(|uid| !uid.is_empty()) {
+            // What was known of it before is not true any more.
+            Some(uid) => {
+                let was_known = self.by_uid.remove(&uid).is_some();
+                self.unread.insert(uid) || was_known
+            }
+            None => !std::mem::replace(&mut self.unnamed, true),
+        }
+    }
+
+    /// A pod that is there no more.
+    pub fn remove(&mut self, uid: &str) {
         self.by_uid.remove(uid);
+        self.unread.remove(uid);
     }
 }
 

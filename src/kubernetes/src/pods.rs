@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
 use crate::objects::Objects;
-use crate::read::part;
+use crate::read::{Found, part};
 use crate::wire::WirePod;
 use crate::{Pod, Pods, Settings, State};
 
@@ -67,9 +67,15 @@ impl PodCache {
                 return None;
             }
             Told::Kube(Event::InitApply(pod)) => {
-                let pod = part(pod).and_then(Pod::reduce);
-                if let (Some(pods), Some(pod)) = (&mut self.coming, pod) {
-                    pods.put(pod);
+                if let Some(pods) = &mut self.coming {
+                    let unread = unread(&pod);
+                    match (part(pod).and_then(Pod::reduce), unread) {
+                        (Some(pod), _) => pods.put(pod),
+                        (None, Some(uid)) => {
+                            pods.put_unread(uid);
+                        }
+                        (None, None) => {}
+                    }
                 }
                 return None;
             }
@@ -80,11 +86,9 @@ impl PodCache {
                 self.shown.state = State::Current;
             }
             Told::Kube(Event::Apply(pod)) => {
-                let unread = pod.as_ref().err().and_then(|unread| unread.meta.uid.clone());
+                let unread = unread(&pod);
                 let Some(pod) = part(pod).and_then(Pod::reduce) else {
-                    // What was known of it before is not true any more.
-                    self.shown.remove(&unread?);
-                    return Some(self.shown.clone());
+                    return self.shown.put_unread(unread?).then(|| self.shown.clone());
                 };
                 // Most changes of a pod are none of ours.
                 if self.shown.get(&pod.uid).is_some_and(|old| **old == pod) {
@@ -106,13 +110,18 @@ impl PodCache {
     }
 }
 
+/// Of a pod that cannot be read, its uid where that can be.
+fn unread(pod: &Found<WirePod>) -> Option<Option<String>> {
+    pod.as_ref().err().map(|unread| unread.meta.uid.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::Error;
-    use crate::read::{Found, read};
+    use crate::read::read;
 
     fn pod(uid: &str) -> WirePod {
         serde_json::from_value(json!({"metadata": {"uid": uid, "name": uid}})).expect("a pod")
@@ -191,6 +200,34 @@ mod tests {
         assert!(!bad.as_ref().expect_err("unread").left.counts);
         let shown = cache.told(Told::Kube(Event::Apply(bad))).expect("published");
         assert!(shown.is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_which_nothing_counts_may_be_there_until_it_is_gone() {
+        let odd = |metadata: &str| read::<WirePod>(&format!(r#"{{"metadata":{metadata}}}"#));
+        let unread = |uid: &str| odd(&format!(r#"{{"uid":"{uid}","labels":7}}"#));
+        let mut cache = PodCache::default();
+        cache.told(Told::Kube(Event::Init));
+        cache.told(Told::Kube(Event::InitApply(unread("a"))));
+        cache.told(Told::Kube(init("b")));
+        let listed = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        assert_eq!(uids(&listed), ["b"]);
+        assert_eq!(["a", "b", "c"].map(|uid| listed.may_be(uid)), [true, false, false]);
+        assert!(cache.told(Told::Kube(Event::Apply(unread("a")))).is_none(), "it is known");
+        let changed = cache.told(Told::Kube(Event::Apply(unread("b")))).expect("published");
+        assert_eq!((changed.len(), changed.may_be("b")), (0, true));
+        let mended = cache.told(Told::Kube(Event::Apply(Ok(pod("b"))))).expect("published");
+        assert!(!mended.may_be("b") && mended.get("b").is_some());
+        let gone = cache.told(Told::Kube(Event::Delete(unread("a")))).expect("published");
+        assert!(!gone.may_be("a"));
+        // Whose uid is not known either may be any, until it is known what there is.
+        let unnamed = odd(r#"{"uid":7}"#);
+        let changed = cache.told(Told::Kube(Event::Apply(unnamed.clone()))).expect("published");
+        assert!(changed.may_be("c"));
+        assert!(cache.told(Told::Kube(Event::Delete(unnamed))).is_none());
+        cache.told(Told::Kube(Event::Init));
+        let listed = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        assert!(!listed.may_be("c"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One object out of its JSON: read, or left out and named. Pure.
+//! One object out of its JSON: read as a whole, in part or not at all. Pure.
 //!
 //! What nobody reads of it, such as `managedFields`, is skipped: serde_json does that without
 //! recursion, to any depth, where a tree of it ends at 128.
@@ -51,7 +51,7 @@ pub(crate) fn part<K>(found: Found<K>) -> Option<K> {
     found.map_or_else(|unread| unread.part, Some)
 }
 
-/// An object that is there and cannot be read.
+/// An object that is there and cannot be read as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
     /// `Pod`.
@@ -66,8 +66,9 @@ pub struct LeftOut {
 
 impl std::fmt::Display for LeftOut {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { kind, name, why, .. } = self;
-        write!(out, "{kind} {name}: {why}")
+        let Self { kind, name, why, counts } = self;
+        let what = if *counts { "what can be read of it counts" } else { "it is left out" };
+        write!(out, "{kind} {name}: {why}; {what}")
     }
 }
 
@@ -119,6 +120,15 @@ pub(crate) fn key_of<K: Object>(found: &Found<K>) -> String {
     match found {
         Ok(object) => key(object.namespace(), object.name()),
         Err(unread) => unread.left.name.clone(),
+    }
+}
+
+/// The command that shows an object, named as [`key`] has it.
+pub(crate) fn look(kind: &str, name: &str) -> String {
+    let kind = kind.to_lowercase();
+    match name.split_once('/') {
+        Some((namespace, name)) => format!("kubectl get {kind} -n {namespace} {name} -o json"),
+        None => format!("kubectl get {kind} {name} -o json"),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::bind::MANAGER;
 use crate::node::{ANNOTATIONS, CARDS, CONDITIONS, REMOVAL, SHARED, parse_cards};
-use crate::objects::Objects;
+use crate::objects::{Objects, PAGE};
 use crate::read::{Unread, part};
 use crate::requests::Requests;
 use crate::wire::{WireLease, WireNode, WirePod};
@@ -21,8 +21,6 @@ use crate::{Error, Settings};
 
 /// What each request may take, a page of whole nodes too.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Objects of one answer, as kubectl asks for them.
-const PAGE: u32 = 500;
 
 /// What of mpsgate's stands on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,8 +99,10 @@ impl Remover {
         }
         let mut found = Vec::new();
         loop {
-            let asked = params.clone();
-            let list = |client| async move { Objects::<WireNode>::all(client).page(&asked).await };
+            let mut asked = params.clone();
+            let list = |client| async move {
+                Objects::<WireNode>::all(client).next_page(&mut asked).await
+            };
             let page = self.0.ask("list nodes".to_owned(), list).await?;
             params.continue_token = page.next;
             page.items.iter().filter_map(|found| found.as_ref().err()).for_each(|one| warn(one));
@@ -139,9 +139,9 @@ impl Remover {
         let mut params = ListParams::default().limit(PAGE).labels(selector);
         let mut found = Vec::new();
         loop {
-            let asked = params.clone();
+            let mut asked = params.clone();
             let list = |client| async move {
-                Objects::<WirePod>::namespaced(client, namespace).page(&asked).await
+                Objects::<WirePod>::namespaced(client, namespace).next_page(&mut asked).await
             };
             let page = self.0.ask(format!("list the pods of namespace {namespace}"), list).await?;
             params.continue_token = page.next;

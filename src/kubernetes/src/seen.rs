@@ -10,13 +10,11 @@ use kube::{Client, Config};
 use mpsgate_model::{GPU_COUNT, GPU_MEMORY, parse_count};
 
 use crate::node::CARDS;
-use crate::objects::Objects;
+use crate::objects::{Objects, PAGE};
 use crate::read::{Found, LeftOut, Object, part};
 use crate::wire::{Quantity, WireNode, WirePod};
 use crate::{Labels, Node, Pod};
 
-/// Objects of one answer, as kubectl asks for them.
-const PAGE: u32 = 500;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// One page of a busy API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -223,7 +221,7 @@ async fn list<K: Object>(
     wanted.limit = Some(PAGE);
     let objects = Objects::<K>::all(client.clone());
     loop {
-        let page = objects.page(&wanted).await?;
+        let page = objects.next_page(&mut wanted).await?;
         page.items.into_iter().for_each(&mut put);
         wanted.continue_token = page.next;
         if wanted.continue_token.is_none() {

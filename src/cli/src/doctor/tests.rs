@@ -329,7 +329,7 @@ const BROKEN: &[Broken] = &[
     ("slurm", |f| f.daemon.as_mut().unwrap().slurm = Some(vec!["Slurm has 20 shards".into()]), WARN, "Slurm has 20 shards", "gres.conf"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
-    ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(ApiServerStatus { left_out: vec!["Pod n/p: x".to_owned()], ..followed(None, 0) }), WARN, "2 pods are known; 1 cannot be read: Pod n/p: x", "kubectl get"),
+    ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(ApiServerStatus { left_out: vec!["Pod n/p: x".to_owned()], ..followed(None, 0) }), WARN, "2 pods are known; 1 cannot be read as a whole: Pod n/p: x", "kubectl get"),
     ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),
     ("ledger", |f| f.ledger = trouble("ledger.json is no ledger"), FAIL, "no ledger", "journalctl"),
     ("enabled", |f| f.enabled = trouble("managed.json is no list"), FAIL, "no list", "journalctl"),

@@ -150,6 +150,25 @@ fn a_claim_whose_pod_has_ended_is_taken_back_after_a_while() {
 }
 
 #[test]
+fn a_claim_whose_pod_cannot_be_read_is_kept_until_the_pod_is_gone() {
+    let mut node = node();
+    prepare(&mut node, &claim(1, "a", vec![share("x", 1)])).unwrap();
+    let (mut over, start) = (BTreeMap::new(), Instant::now());
+    let mut pods: Pods = [pod("b", &[])].into_iter().collect();
+    pods.state = State::Current;
+    pods.put_unread(Some("a".to_owned()));
+    assert!(ended(&node, &pods, &mut over, start).is_empty());
+    assert!(ended(&node, &pods, &mut over, start + GRACE).is_empty(), "it may run");
+    pods.remove("a");
+    let gone = start + GRACE;
+    assert!(ended(&node, &pods, &mut over, gone).is_empty());
+    assert_eq!(ended(&node, &pods, &mut over, gone + GRACE), ["uid-1"]);
+    // Nobody knows which one that is.
+    pods.put_unread(None);
+    assert!(ended(&node, &pods, &mut over, gone + GRACE).is_empty());
+}
+
+#[test]
 fn sockets_are_named_by_a_pods_uid_that_is_a_word() {
     assert_eq!(instance(Some("0f2c-AB".to_owned())), "0f2c-AB");
     for odd in [None, Some(""), Some("../x"), Some("a b")] {

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
-use mpsgate_kubernetes::{LeftOut, Lifecycle};
+use mpsgate_kubernetes::Lifecycle;
 use serde_json::json;
 
 use super::*;

@@ -95,7 +95,10 @@ fn one_that_cannot_be_read_is_named_and_counts_where_it_has_a_word_of_ours() {
         ("7".to_owned(), named("(without a name)", false)),
     ] {
         let Err(unread) = read::<WirePod>(&json) else { panic!("it is read: {json:.300}") };
+        let shown = unread.left.to_string();
         let LeftOut { kind, name, why, counts } = unread.left;
+        let what = if counts { "; what can be read of it counts" } else { "; it is left out" };
+        assert!(shown.starts_with(&format!("Pod {name}: ")) && shown.ends_with(what), "{shown}");
         assert_eq!((kind, (name, counts)), ("Pod", expected), "{json:.300}");
         assert!(!why.is_empty() && why.len() < 1000 && !why.contains(char::is_control), "{why}");
         assert_eq!(unread.part.is_some(), counts);

@@ -276,9 +276,9 @@ pub(super) fn api_server(facts: &Facts) -> Vec<Finding> {
         Some(problem) => warn(problem.clone(), hint.clone().unwrap_or_else(|| LOGS.to_owned())),
         None if !left_out.is_empty() => warn(
             format!(
-                "{pods} pods are known; {} cannot be read: {}",
+                "{pods} pods are known; {} cannot be read as a whole: {}",
                 left_out.len(),
-                left_out.iter().take(3).map(String::as_str).collect::<Vec<_>>().join("; ")
+                left_out.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ")
             ),
             "kubectl get KIND -n NAMESPACE NAME -o json shows one; have it corrected or deleted",
         ),
