@@ -2,7 +2,6 @@
 //! that are read at a time, bytes of answers. Questions are answered on threads of their own, never
 //! where connections or the lease are served.
 
-use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -66,7 +65,7 @@ impl Desk {
         request: Request<Body>,
         work: impl FnOnce(&[u8], std::time::Instant) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let body = self.body(request, self.most).await?;
+        let mut body = self.body(request, self.most).await?;
         let until = Instant::now() + ANSWER_LIMIT;
         let share = permits(body.bytes.len().clamp(SHARE, READ_AT_A_TIME.max(self.most)));
         let turn = Arc::clone(&self.reading).acquire_many_owned(share);
@@ -74,7 +73,8 @@ impl Desk {
             return Err("there are too many other questions; try again".to_owned());
         };
         let answered = tokio::task::spawn_blocking(move || {
-            let answer = work(&as_text(&body.bytes), until.into_std());
+            make_text(&mut body.bytes);
+            let answer = work(&body.bytes, until.into_std());
             drop((body, turn));
             answer
         });
@@ -93,12 +93,21 @@ impl Desk {
         let read = async {
             let most = most.min(self.most);
             let mut body = request.into_body();
-            let announced = body.size_hint();
-            if announced.lower() > most as u64 {
+            let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            if announced > most {
                 return Err(self.too_large(most));
             }
             let mut arrived = Arrived { bytes: Vec::new(), _places: Vec::new() };
             let mut paid = FREE;
+            // At once, where it says its length: two that have a part each would wait for each
+            // other.
+            if announced > paid {
+                let all = permits(announced - paid);
+                let all = Arc::clone(&self.arriving).acquire_many_owned(all).await;
+                arrived._places.extend(all.ok());
+                paid = announced;
+            }
+            arrived.bytes.reserve_exact(announced);
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| format!("the request was cut: {error}"))?;
                 let Ok(data) = frame.into_data() else { continue };
@@ -143,11 +152,15 @@ impl Desk {
 }
 
 /// An API server passes on bytes that are no text, in `managedFields`. They are replaced, so that
-/// no object is out of sight by them.
-fn as_text(bytes: &[u8]) -> Cow<'_, [u8]> {
-    match String::from_utf8_lossy(bytes) {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+/// no object is out of sight by them: each by one, so that nothing grows.
+fn make_text(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    while let Err(error) = std::str::from_utf8(rest) {
+        let from = error.valid_up_to();
+        let end = error.error_len().map_or(rest.len(), |length| from + length);
+        let (before, after) = std::mem::take(&mut rest).split_at_mut(end);
+        before.split_at_mut(from).1.fill(b'?');
+        rest = after;
     }
 }
 

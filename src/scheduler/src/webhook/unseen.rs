@@ -5,7 +5,7 @@
 
 use mpsgate_model::{Code, Refusal};
 
-use super::bounds::{self, Unseen};
+use super::bounds::{self, TOO_LARGE, Unseen};
 use super::object;
 use super::reply::Reply;
 use super::shape::TOO_LONG;
@@ -57,7 +57,10 @@ impl Unseen {
         let is_longer = || match self {
             Self::NoPod => false,
             Self::Late => true,
-            Self::TooMuch(more) => more == TOO_LONG && object::could_be_read(request.old_object),
+            Self::TooMuch(more) => {
+                [TOO_LONG, TOO_LARGE].contains(&more.as_str())
+                    && object::could_be_read(request.old_object)
+            }
         };
         what == ("Pod", "UPDATE", "") && !object::is_bound(request.old_object) && is_longer()
     }
