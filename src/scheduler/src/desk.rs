@@ -1,6 +1,6 @@
-//! What comes in and goes out is bounded, for all connections together: bytes that arrive, bytes
-//! that are read at a time, bytes of answers. Questions are answered on threads of their own, never
-//! where connections or the lease are served.
+//! What comes in and goes out is bounded, for all connections together: bytes that arrive,
+//! questions that are answered at a time, bytes of answers. Questions are answered on threads of
+//! their own, never where connections or the lease are served.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,9 +23,12 @@ const KIB: usize = 1024;
 /// What of each request, and of each answer, is had without asking: usual ones have less, and never
 /// wait for large ones.
 const FREE: usize = 256 * KIB;
-/// At least what a question counts for while it is read: so no more than four are at a time.
-const SHARE: usize = 2048 * KIB;
-const READ_AT_A_TIME: usize = 4 * SHARE;
+/// Usual questions that are answered at a time.
+const USUAL_AT_A_TIME: usize = 4;
+/// Large ones, beside them.
+const LARGE_AT_A_TIME: usize = 2;
+/// What is larger has both of their turns.
+const HALF: usize = 4096 * KIB;
 const ARRIVING: usize = 32_768 * KIB;
 const LEAVING: usize = 65_536 * KIB;
 /// Pieces in which an answer is handed out.
@@ -39,7 +42,8 @@ pub(crate) struct Desk {
     /// What to do about a larger one.
     hint: &'static str,
     arriving: Arc<Semaphore>,
-    reading: Arc<Semaphore>,
+    usual: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     leaving: Arc<Semaphore>,
 }
 
@@ -51,24 +55,32 @@ impl Desk {
             most,
             hint,
             arriving: places(ARRIVING),
-            reading: places(READ_AT_A_TIME),
+            usual: Arc::new(Semaphore::new(USUAL_AT_A_TIME)),
+            large: Arc::new(Semaphore::new(LARGE_AT_A_TIME)),
             leaving: places(LEAVING),
         }
     }
 
-    /// Has a request's body answered by `work`, which has to look whether its time is over.
+    /// Has a request's body answered by `work`, which has to look whether its time is over. Nobody
+    /// reads an answer that comes after `latest`.
     ///
     /// # Errors
     /// A sentence: the body is too large, does not come, or there is no time left for it.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         request: Request<Body>,
+        latest: Option<std::time::Instant>,
         work: impl FnOnce(&[u8], std::time::Instant) -> T + Send + 'static,
     ) -> Result<T, String> {
         let mut body = self.body(request, self.most).await?;
         let until = Instant::now() + ANSWER_LIMIT;
-        let share = permits(body.bytes.len().clamp(SHARE, READ_AT_A_TIME.max(self.most)));
-        let turn = Arc::clone(&self.reading).acquire_many_owned(share);
+        let until = latest.map_or(until, |latest| until.min(Instant::from_std(latest)));
+        let (turns, count) = match body.bytes.len() {
+            ..=FREE => (&self.usual, 1),
+            ..=HALF => (&self.large, 1),
+            _ => (&self.large, 2),
+        };
+        let turn = Arc::clone(turns).acquire_many_owned(count);
         let Ok(Ok(turn)) = tokio::time::timeout_at(until, turn).await else {
             return Err("there are too many other questions; try again".to_owned());
         };

@@ -76,8 +76,8 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
         post(async move |State(shared): Shares, request: Request<Body>| {
             let began = Instant::now();
             let cluster = Arc::clone(&shared);
-            let reviewed = desk.ask(request, move |body, until| {
-                let until = until.min(began + REVIEW_LIMIT);
+            let latest = Some(began + REVIEW_LIMIT);
+            let reviewed = desk.ask(request, latest, move |body, until| {
                 let known = cluster.known();
                 review(body, &mutation, &known, until).map_err(|error| error.to_string())
             });
@@ -151,8 +151,9 @@ async fn search<T: Send + 'static>(
     question: impl FnOnce(&Snapshot, &[u8], Instant) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let ledger = Arc::clone(shared);
-    let asked =
-        shared.desk.ask(request, move |body, until| question(&ledger.searched()?, body, until));
+    let asked = shared
+        .desk
+        .ask(request, None, move |body, until| question(&ledger.searched()?, body, until));
     asked.await.flatten()
 }
 
