@@ -106,7 +106,7 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
 fn review_limit(query: Option<&str>) -> Duration {
     let timeout = query.and_then(|query| {
         let text = query.split('&').find_map(|pair| pair.strip_prefix("timeout="))?;
-        text.strip_suffix('s')?.parse().ok().filter(|seconds: &u64| *seconds > 0)
+        text.strip_suffix('s')?.parse::<u64>().ok().filter(|seconds| *seconds > 0)
     });
     timeout.map_or(REVIEW_LIMIT, |seconds| {
         REVIEW_LIMIT.min(Duration::from_secs(seconds.min(LONGEST_TIMEOUT)) * 5 / 6)
