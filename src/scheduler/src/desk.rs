@@ -1,8 +1,7 @@
-//! What comes in and goes out is bounded, for all connections together: bytes that arrive, bytes
-//! that are read at a time, bytes of answers. Questions are answered on threads of their own, never
-//! where connections or the lease are served.
+//! What comes in and goes out is bounded, for all connections together: bytes that arrive,
+//! questions that are answered at a time, bytes of answers. Questions are answered on threads of
+//! their own, never where connections or the lease are served.
 
-use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,9 +23,12 @@ const KIB: usize = 1024;
 /// What of each request, and of each answer, is had without asking: usual ones have less, and never
 /// wait for large ones.
 const FREE: usize = 256 * KIB;
-/// At least what a question counts for while it is read: so no more than four are at a time.
-const SHARE: usize = 2048 * KIB;
-const READ_AT_A_TIME: usize = 4 * SHARE;
+/// Usual questions that are answered at a time.
+const USUAL_AT_A_TIME: usize = 4;
+/// Large ones, beside them.
+const LARGE_AT_A_TIME: usize = 2;
+/// What is larger has both of their turns.
+const HALF: usize = 4096 * KIB;
 const ARRIVING: usize = 32_768 * KIB;
 const LEAVING: usize = 65_536 * KIB;
 /// Pieces in which an answer is handed out.
@@ -40,7 +42,8 @@ pub(crate) struct Desk {
     /// What to do about a larger one.
     hint: &'static str,
     arriving: Arc<Semaphore>,
-    reading: Arc<Semaphore>,
+    usual: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     leaving: Arc<Semaphore>,
 }
 
@@ -52,29 +55,38 @@ impl Desk {
             most,
             hint,
             arriving: places(ARRIVING),
-            reading: places(READ_AT_A_TIME),
+            usual: Arc::new(Semaphore::new(USUAL_AT_A_TIME)),
+            large: Arc::new(Semaphore::new(LARGE_AT_A_TIME)),
             leaving: places(LEAVING),
         }
     }
 
-    /// Has a request's body answered by `work`, which has to look whether its time is over.
+    /// Has a request's body answered by `work`, which has to look whether its time is over. Nobody
+    /// reads an answer that comes after `latest`.
     ///
     /// # Errors
     /// A sentence: the body is too large, does not come, or there is no time left for it.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         request: Request<Body>,
+        latest: Option<std::time::Instant>,
         work: impl FnOnce(&[u8], std::time::Instant) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let body = self.body(request, self.most).await?;
+        let mut body = self.body(request, self.most).await?;
         let until = Instant::now() + ANSWER_LIMIT;
-        let share = permits(body.bytes.len().clamp(SHARE, READ_AT_A_TIME.max(self.most)));
-        let turn = Arc::clone(&self.reading).acquire_many_owned(share);
+        let until = latest.map_or(until, |latest| until.min(Instant::from_std(latest)));
+        let (turns, count) = match body.bytes.len() {
+            ..=FREE => (&self.usual, 1),
+            ..=HALF => (&self.large, 1),
+            _ => (&self.large, 2),
+        };
+        let turn = Arc::clone(turns).acquire_many_owned(count);
         let Ok(Ok(turn)) = tokio::time::timeout_at(until, turn).await else {
             return Err("there are too many other questions; try again".to_owned());
         };
         let answered = tokio::task::spawn_blocking(move || {
-            let answer = work(&as_text(&body.bytes), until.into_std());
+            make_text(&mut body.bytes);
+            let answer = work(&body.bytes, until.into_std());
             drop((body, turn));
             answer
         });
@@ -93,12 +105,21 @@ impl Desk {
         let read = async {
             let most = most.min(self.most);
             let mut body = request.into_body();
-            let announced = body.size_hint();
-            if announced.lower() > most as u64 {
+            let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            if announced > most {
                 return Err(self.too_large(most));
             }
             let mut arrived = Arrived { bytes: Vec::new(), _places: Vec::new() };
             let mut paid = FREE;
+            // At once, where it says its length: two that have a part each would wait for each
+            // other.
+            if announced > paid {
+                let all = permits(announced - paid);
+                let all = Arc::clone(&self.arriving).acquire_many_owned(all).await;
+                arrived._places.extend(all.ok());
+                paid = announced;
+            }
+            arrived.bytes.reserve_exact(announced);
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| format!("the request was cut: {error}"))?;
                 let Ok(data) = frame.into_data() else { continue };
@@ -143,11 +164,15 @@ impl Desk {
 }
 
 /// An API server passes on bytes that are no text, in `managedFields`. They are replaced, so that
-/// no object is out of sight by them.
-fn as_text(bytes: &[u8]) -> Cow<'_, [u8]> {
-    match String::from_utf8_lossy(bytes) {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+/// no object is out of sight by them: each by one, so that nothing grows.
+fn make_text(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    while let Err(error) = std::str::from_utf8(rest) {
+        let from = error.valid_up_to();
+        let end = error.error_len().map_or(rest.len(), |length| from + length);
+        let (before, after) = std::mem::take(&mut rest).split_at_mut(end);
+        before.split_at_mut(from).1.fill(b'?');
+        rest = after;
     }
 }
 

@@ -26,8 +26,10 @@ use crate::{Arguments, SchedulerError, http, leading, router};
 const OWN_THREADS: usize = 2;
 /// For connections of kube-scheduler and of the webhook. What takes time is done on others.
 const ANSWER_THREADS: usize = 2;
-/// The largest review: an object of etcd's limit (1.5 MiB), new and old, as JSON.
-const REVIEW: usize = 8 << 20;
+/// The largest review: a request of 3 MiB, and what is stored already (1.5 MiB), each letter six
+/// bytes (`<`, `>` and `&` are, as the API server writes JSON). How much of it is looked at, the
+/// webhook decides.
+const REVIEW: usize = 28 << 20;
 /// For binds that are under way when the end comes. All that comes at the end fits 15 s.
 const LAST_BINDS: Duration = Duration::from_secs(7);
 /// For answers that are being sent.

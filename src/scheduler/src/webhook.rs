@@ -64,11 +64,12 @@ pub enum Unreadable {
 
 /// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template
 /// `mutation` says what its pods will have. `known` is what is known of the cluster's nodes and
-/// RuntimeClasses. It answers `until` then: what takes longer by itself is as what is too long,
+/// RuntimeClasses. It answers `until` then: what is large and takes longer is as what is too long,
 /// because its author made it so.
 ///
 /// # Errors
-/// Where the body is no review at all, or the time was over before its turn came.
+/// Where the body is no review at all, or the time was over before its turn came, or, of a usual
+/// one, before it was looked at.
 pub fn validate(
     body: &[u8],
     mutation: &Mutation,
@@ -79,7 +80,7 @@ pub fn validate(
     let request = read(body)?;
     let reply = Reply::to(&request)?;
     Ok(match Subject::of(&request, mutation, until) {
-        Err(why) => why.answer(reply, &request),
+        Err(why) => why.answer(reply, &request, body.len())?,
         Ok(Subject::Nothing) => reply,
         Ok(Subject::Pod { pod, more, .. }) => {
             said(reply, with(more, admission::evaluate(&pod, known, mutation.ipc)), true)

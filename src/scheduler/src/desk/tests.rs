@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use http_body_util::Empty;
@@ -40,17 +41,49 @@ fn endless(piece: usize, pieces: usize) -> Request<Body> {
 #[tokio::test(start_paused = true)]
 async fn a_body_is_read_up_to_its_limit_and_as_long_as_it_may_take() {
     let desk = Desk::new(8 * MIB, "do less");
-    let whole = desk.ask(post(vec![b'x'; 8 * MIB]), |body, _| body.len()).await;
+    let whole = desk.ask(post(vec![b'x'; 8 * MIB]), None, |body, _| body.len()).await;
     assert_eq!(whole, Ok(8 * MIB));
-    assert_eq!(desk.ask(Request::new(Body::new(Empty::new())), |body, _| body.len()).await, Ok(0));
+    assert_eq!(
+        desk.ask(Request::new(Body::new(Empty::new())), None, |body, _| body.len()).await,
+        Ok(0)
+    );
     for too_much in [post(vec![b'x'; 8 * MIB + 1]), endless(MIB, 9)] {
-        let error = desk.ask(too_much, |body, _| body.len()).await.unwrap_err();
+        let error = desk.ask(too_much, None, |body, _| body.len()).await.unwrap_err();
         assert!(error.contains("more than 8 MiB") && error.contains("do less"), "{error}");
     }
-    let error = desk.ask(endless(MIB, 2), |body, _| body.len()).await.unwrap_err();
+    let error = desk.ask(endless(MIB, 2), None, |body, _| body.len()).await.unwrap_err();
     assert!(error.contains("did not arrive"), "{error}");
     let error = desk.body(post(vec![b'x'; 20 * KIB]), 16 * KIB).await.unwrap_err();
     assert!(error.contains("more than 16 KiB"), "{error}");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_replaced_where_they_stand() {
+    let all: [(&[u8], &str); 5] = [
+        (b"", ""),
+        (b"a \xc3\xbc z", "a \u{fc} z"),
+        (b"\xff", "?"),
+        (b"f:\xff\xfe\":\xe2\x82,\xc3\xbc\xf0\x9f\x99", "f:??\":??,\u{fc}???"),
+        (b"\xed\xa0\x80\xc0\x80x", "?????x"),
+    ];
+    for (bytes, text) in all {
+        let mut made = bytes.to_vec();
+        make_text(&mut made);
+        assert_eq!(String::from_utf8(made).unwrap(), text);
+    }
+    let mut many = vec![0xff; MIB];
+    make_text(&mut many);
+    assert_eq!(many, vec![b'?'; MIB]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_say_their_length_do_not_hold_each_other_up_halfway() {
+    let desk = Arc::new(Desk::new(28 * MIB, "do less"));
+    let ask = |desk: Arc<Desk>| async move {
+        desk.ask(post(vec![b'x'; 28 * MIB]), None, |body, _| body.len()).await
+    };
+    let (one, other) = tokio::join!(ask(Arc::clone(&desk)), ask(desk));
+    assert_eq!((one, other), (Ok(28 * MIB), Ok(28 * MIB)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,7 +96,7 @@ async fn large_bodies_wait_for_each_other_and_usual_ones_for_none_of_them() {
     desk.body(post(vec![b'x'; MIB]), 8 * MIB).await.unwrap();
     let error = desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap_err();
     assert!(error.contains("did not arrive"), "{error}");
-    assert_eq!(desk.ask(post(vec![b'x'; FREE]), |body, _| body.len()).await, Ok(FREE));
+    assert_eq!(desk.ask(post(vec![b'x'; FREE]), None, |body, _| body.len()).await, Ok(FREE));
     held.pop();
     desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap();
 }
@@ -79,7 +112,7 @@ async fn no_more_than_four_questions_are_searched_at_a_time_and_the_next_is_told
         let (desk, started) = (Arc::clone(&desk), started.clone());
         ends.push(end);
         searches.push(tokio::spawn(async move {
-            desk.ask(post(Vec::new()), move |_, _| {
+            desk.ask(post(Vec::new()), None, move |_, _| {
                 started.send(()).unwrap();
                 let _ = ended.recv();
             })
@@ -87,13 +120,74 @@ async fn no_more_than_four_questions_are_searched_at_a_time_and_the_next_is_told
         }));
     }
     tokio::task::spawn_blocking(move || (0..4).for_each(|_| starts.recv().unwrap())).await.unwrap();
-    let error = desk.ask(post(Vec::new()), |_, _| ()).await.unwrap_err();
+    let error = desk.ask(post(Vec::new()), None, |_, _| ()).await.unwrap_err();
     assert!(error.contains("too many other questions"), "{error}");
     drop(ends);
     for search in searches {
         assert_eq!(search.await.unwrap(), Ok(()));
     }
-    assert_eq!(desk.ask(post(Vec::new()), |_, _| ()).await, Ok(()));
+    assert_eq!(desk.ask(post(Vec::new()), None, |_, _| ()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn two_large_questions_are_answered_at_a_time_and_usual_ones_beside_them() {
+    let desk = Arc::new(Desk::new(8 * MIB, "do less"));
+    let (started, starts) = mpsc::channel();
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut ends = Vec::new();
+    let mut searches = Vec::new();
+    for _ in 0..12 {
+        let (end, ended) = mpsc::channel::<()>();
+        let (desk, started) = (Arc::clone(&desk), started.clone());
+        let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+        ends.push(end);
+        searches.push(tokio::spawn(async move {
+            desk.ask(post(vec![b'x'; FREE + 1]), None, move |_, _| {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // Nobody listens after the first two.
+                let _ = started.send(());
+                let _ = ended.recv();
+                running.fetch_sub(1, Ordering::SeqCst);
+            })
+            .await
+        }));
+    }
+    tokio::task::spawn_blocking(move || (0..2).for_each(|_| starts.recv().unwrap())).await.unwrap();
+    for _ in 0..8 {
+        let usual = desk.ask(post(vec![b'x'; FREE]), None, |body, _| body.len()).await;
+        assert_eq!(usual, Ok(FREE));
+    }
+    drop(ends);
+    for search in searches {
+        // One that waited too long, on a slow machine, is told so.
+        let _ = search.await.unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_wait_for_a_turn_ends_when_nobody_waits_for_the_answer_any_longer() {
+    let desk = Arc::new(Desk::new(8 * MIB, "do less"));
+    let (started, starts) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let asked = Arc::clone(&desk);
+    // It has the turns of two.
+    let search = tokio::spawn(async move {
+        asked
+            .ask(post(vec![b'x'; HALF + 1]), None, move |_, _| {
+                started.send(()).unwrap();
+                let _ = ended.recv();
+            })
+            .await
+    });
+    tokio::task::spawn_blocking(move || starts.recv().unwrap()).await.unwrap();
+    let began = std::time::Instant::now();
+    let latest = Some(began + Duration::from_millis(50));
+    let error = desk.ask(post(vec![b'x'; MIB]), latest, |_, _| ()).await.unwrap_err();
+    assert!(error.contains("too many other questions"), "{error}");
+    assert!(began.elapsed() < ANSWER_LIMIT, "{:?}", began.elapsed());
+    drop(end);
+    assert_eq!(search.await.unwrap(), Ok(()));
 }
 
 #[tokio::test]

@@ -19,6 +19,11 @@ const CAPABILITIES: usize = 4_096;
 /// for. A path has 4 KiB at most (`PATH_MAX`), and thousands of mounts may begin with one.
 const PATHS: usize = 1 << 20;
 
+/// Bytes of an object, as the API server writes it: six for each `<`, `>` and `&` in it.
+const LONGEST: usize = 8 << 20;
+/// What is said of one that has more.
+pub(super) const TOO_LARGE: &str = "more than 8 MiB of JSON";
+
 /// Why an object is not looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unseen {
@@ -53,6 +58,14 @@ impl Unseen {
         }
         Self::NoPod
     }
+}
+
+/// Whether an object's JSON is short enough.
+pub(super) fn json(text: &str) -> Result<(), Unseen> {
+    if text.len() <= LONGEST {
+        return Ok(());
+    }
+    Err(Unseen::TooMuch(TOO_LARGE.to_owned()))
 }
 
 /// What has been looked at of one object, and until when it may be.
@@ -105,8 +118,9 @@ fn at_most(count: usize, most: usize, what: &str) -> Result<(), Unseen> {
 pub(super) fn hint() -> String {
     format!(
         "make it smaller: at most {CONTAINERS} containers, {MOUNTS} volume mounts, {} KiB of paths of the host in them, \
-         {CAPABILITIES} capabilities, and {MOST} of anything else",
-        PATHS >> 10
+         {CAPABILITIES} capabilities, {} MiB of JSON, and {MOST} of anything else",
+        PATHS >> 10,
+        LONGEST >> 20
     )
 }
 
@@ -136,6 +150,7 @@ mod tests {
             ),
             ("bytes of paths", path(&[PATHS - 1, 1]), path(&[PATHS, 1])),
             ("bytes of paths", path(&[]), path(&[1, usize::MAX])),
+            ("8 MiB of JSON", json(&" ".repeat(LONGEST)), json(&" ".repeat(LONGEST + 1))),
         ] {
             assert_eq!(most, Ok(()), "{what}");
             assert!(

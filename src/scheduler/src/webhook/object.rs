@@ -17,7 +17,7 @@ use mpsgate_policy::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::bounds::{Look, Unseen};
+use super::bounds::{self, Look, Unseen};
 use super::kept::{MIRROR, Quantities};
 use super::patch::{Mutation, Scheduling};
 use super::placement;
@@ -177,8 +177,14 @@ fn whole_card(spec: &Spec, told: &Mutation) -> Option<Said> {
     })
 }
 
-/// What is no object is an empty one.
+/// What is no object is an empty one. What is too long is not read.
 fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<T, Unseen> {
+    text.map_or(Ok(()), |text| bounds::json(text.get()))?;
+    read_any(text)
+}
+
+/// The same of whatever length: for what is small in it.
+fn read_any<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<T, Unseen> {
     let Some(text) = text else { return Ok(T::default()) };
     let read: Object<T> = serde_json::from_str(text.get()).map_err(|error| Unseen::of(&error))?;
     Ok(read.0.unwrap_or_default())
@@ -186,7 +192,7 @@ fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<
 
 /// Whether a pod has its node, however long the rest of it is.
 pub(super) fn is_bound(object: Option<&RawValue>) -> bool {
-    let bound: wire::Bound = read(object).unwrap_or_default();
+    let bound: wire::Bound = read_any(object).unwrap_or_default();
     bound.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty())
 }
 
@@ -198,7 +204,7 @@ pub(super) fn could_be_read(object: Option<&RawValue>) -> bool {
 /// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at
 /// gains nothing.
 fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, Unseen> {
-    let head: wire::Head = read(object)?;
+    let head: wire::Head = read_any(object)?;
     Ok(head.metadata.0.unwrap_or_default())
 }
 

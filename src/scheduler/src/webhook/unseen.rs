@@ -5,11 +5,15 @@
 
 use mpsgate_model::{Code, Refusal};
 
-use super::bounds::{self, Unseen};
+use super::Unreadable;
+use super::bounds::{self, TOO_LARGE, Unseen};
 use super::object;
 use super::reply::Reply;
 use super::shape::TOO_LONG;
 use super::wire::Request;
+
+/// Bytes of a usual review. It takes no time by itself: where there was none, others have taken it.
+const USUAL: usize = 256 << 10;
 
 /// Texts by which an object is about GPUs, whatever stands around them: what NVIDIA's toolkit, a
 /// node's device plugin and schedulers of GPU memory read. The API server writes what it has read
@@ -29,8 +33,23 @@ const WORDS: [&str; 10] = [
 ];
 
 impl Unseen {
-    /// The answer for such an object.
-    pub(super) fn answer(&self, reply: Reply, request: &Request<'_>) -> Reply {
+    /// The answer for such an object, in a review of so many bytes.
+    ///
+    /// # Errors
+    /// There was no time for a usual one.
+    pub(super) fn answer(
+        &self,
+        reply: Reply,
+        request: &Request<'_>,
+        bytes: usize,
+    ) -> Result<Reply, Unreadable> {
+        if *self == Self::Late && bytes <= USUAL {
+            return Err(Unreadable::Late);
+        }
+        Ok(self.said(reply, request))
+    }
+
+    fn said(&self, reply: Reply, request: &Request<'_>) -> Reply {
         let Some(word) = request.object.and_then(|object| word_in(object.get())) else {
             return reply.warn(&self.to_string());
         };
@@ -57,7 +76,10 @@ impl Unseen {
         let is_longer = || match self {
             Self::NoPod => false,
             Self::Late => true,
-            Self::TooMuch(more) => more == TOO_LONG && object::could_be_read(request.old_object),
+            Self::TooMuch(more) => {
+                [TOO_LONG, TOO_LARGE].contains(&more.as_str())
+                    && object::could_be_read(request.old_object)
+            }
         };
         what == ("Pod", "UPDATE", "") && !object::is_bound(request.old_object) && is_longer()
     }
@@ -127,6 +149,19 @@ mod tests {
     }
 
     #[test]
+    fn a_usual_review_that_others_have_kept_waiting_is_refused_nothing() {
+        let text =
+            r#"{"uid":"u","kind":{"kind":"Pod"},"operation":"CREATE","object":{"mpsgate":1}}"#;
+        let request: Request<'_> = serde_json::from_str(text).unwrap();
+        let of = |why: &Unseen, bytes| why.answer(Reply::to(&request).unwrap(), &request, bytes);
+        assert!(matches!(of(&Unseen::Late, USUAL), Err(Unreadable::Late)));
+        for (why, bytes) in [(Unseen::Late, USUAL + 1), (Unseen::NoPod, USUAL)] {
+            let answer = String::from_utf8(of(&why, bytes).unwrap().render()).unwrap();
+            assert!(answer.contains(r#""allowed":false"#), "{answer}");
+        }
+    }
+
+    #[test]
     fn a_review_that_takes_too_long_by_itself_is_as_what_is_too_long() {
         let of = |operation: &str, object: &str| {
             let text = format!(
@@ -134,7 +169,8 @@ mod tests {
             );
             let request: Request<'_> = serde_json::from_str(&text).unwrap();
             let reply = Reply::to(&request).unwrap();
-            String::from_utf8(Unseen::Late.answer(reply, &request).render()).unwrap()
+            let answer = Unseen::Late.answer(reply, &request, USUAL + 1).unwrap();
+            String::from_utf8(answer.render()).unwrap()
         };
         for operation in ["CREATE", "UPDATE"] {
             let asking = of(operation, r#"{"limits":{"aliyun.com/gpu-mem":"7"}}"#);

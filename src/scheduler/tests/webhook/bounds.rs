@@ -151,6 +151,60 @@ fn an_update_that_makes_a_pod_too_long_opens_nothing() {
     }
 }
 
+/// The API server writes `<`, `>` and `&` with six bytes each.
+#[test]
+fn what_is_long_as_json_alone_is_refused_where_it_shows_something_of_gpus() {
+    const LETTERS: &str = "LETTERS";
+    let with = |mut pod: Value| {
+        let header = json!({"name": "x", "value": LETTERS});
+        pod["spec"]["containers"][0]["lifecycle"] =
+            json!({"postStart": {"httpGet": {"port": 80, "httpHeaders": [header]}}});
+        pod
+    };
+    let tolerating = |mut pod: Value| {
+        pod["spec"]["tolerations"] = json!([{"key": "new", "operator": "Exists"}]);
+        pod
+    };
+    let bound = |mut pod: Value, cards: &str| {
+        pod["spec"]["nodeName"] = json!("gpu-1");
+        pod["metadata"]["labels"] = json!({"aliyun.com/gpu-count": cards});
+        pod
+    };
+    let (long, quiet) = (|| with(asking()), || with(pod(json!({}))));
+    let changed = |now: Value, then: Value| review("Pod", "UPDATE", "", now, then);
+    let ephemeral = review("Pod", "UPDATE", "ephemeralcontainers", long(), long());
+    let owner = json!({"metadata": {}, "spec": {"template": long()}});
+    let owner = review("Deployment", "CREATE", "", owner, Value::Null);
+    for (what, review, letters, is_seen, is_refused) in [
+        ("a pod", of_pod(&long()), 1_450_000, false, true),
+        ("one without GPUs", of_pod(&quiet()), 1_450_000, false, false),
+        ("one that is just short enough", of_pod(&long()), 1_390_000, true, false),
+        ("a container for it", ephemeral, 1_450_000, false, true),
+        ("a Deployment", owner, 1_450_000, false, false),
+        ("one gets longer", changed(tolerating(long()), asking()), 1_450_000, false, true),
+        ("one that was longer", changed(tolerating(long()), long()), 1_450_000, false, false),
+        ("old and new", changed(tolerating(long()), long()), 1_390_000, true, false),
+        (
+            "cards of one that has its node",
+            changed(bound(long(), "2"), bound(long(), "1")),
+            1_450_000,
+            true,
+            true,
+        ),
+    ] {
+        let text = review.to_string().replace(LETTERS, &"\\u003c".repeat(letters));
+        let response = evaluated_text(&text);
+        assert_eq!(response["allowed"], !is_refused, "{what}: {response}");
+        let said = response.to_string();
+        assert_eq!(said.contains("more than 8 MiB of JSON"), !is_seen, "{what}: {said}");
+        assert_eq!(said.contains("make it smaller"), !is_seen && what != "one without GPUs");
+        if !is_seen {
+            let changed = answer(&mutate(text.as_bytes(), &both(), later()).unwrap());
+            assert_eq!(changed, json!({"uid": "u-1", "allowed": true}), "{what}");
+        }
+    }
+}
+
 #[test]
 fn a_refusal_tells_of_the_first_containers_and_counts_the_others() {
     let of = |count: usize, limits: Value| {

@@ -40,13 +40,17 @@ fn answer(bytes: &[u8]) -> Value {
 }
 
 fn evaluated(review: &Value) -> Value {
+    evaluated_text(&review.to_string())
+}
+
+fn evaluated_text(review: &str) -> Value {
     let account = Mutation {
         scheduler_account: Some(SCHEDULER.to_owned()),
         steered_schedulers: vec!["mpsgate".to_owned()],
         exempt: exempt(),
         ..Mutation::default()
     };
-    answer(&validate(review.to_string().as_bytes(), &account, &known(), later()).unwrap())
+    answer(&validate(review.as_bytes(), &account, &known(), later()).unwrap())
 }
 
 fn changed(review: &Value, mutation: &Mutation) -> Option<Value> {
