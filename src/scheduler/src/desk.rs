@@ -76,8 +76,8 @@ impl Desk {
         let until = Instant::now() + ANSWER_LIMIT;
         let until = latest.map_or(until, |latest| until.min(Instant::from_std(latest)));
         let (turns, count) = match body.bytes.len() {
-            ..=FREE => (&self.usual, 1),
-            ..=HALF => (&self.large, 1),
+            bytes if bytes <= FREE => (&self.usual, 1),
+            bytes if bytes <= HALF => (&self.large, 1),
             _ => (&self.large, 2),
         };
         let turn = Arc::clone(turns).acquire_many_owned(count);
