@@ -27,6 +27,8 @@ use crate::{bind, claims, inspect};
 /// For a review to be answered, from its first byte on. The API server waits for 3 s by default
 /// (`timeoutSeconds`): what is done later nobody reads.
 const REVIEW_LIMIT: Duration = Duration::from_millis(2_500);
+/// The longest `timeoutSeconds` that there is.
+const LONGEST_TIMEOUT: u64 = 30;
 
 /// The body of a bind: four names.
 const BIND_BODY: usize = 1 << 14;
@@ -75,8 +77,8 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
         let (mutation, desk) = (Arc::clone(&mutation), Arc::clone(&desk));
         post(async move |State(shared): Shares, request: Request<Body>| {
             let began = Instant::now();
+            let latest = Some(began + review_limit(request.uri().query()));
             let cluster = Arc::clone(&shared);
-            let latest = Some(began + REVIEW_LIMIT);
             let reviewed = desk.ask(request, latest, move |body, until| {
                 let known = cluster.known();
                 review(body, &mutation, &known, until).map_err(|error| error.to_string())
@@ -97,6 +99,18 @@ pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Ro
         )
         .route("/healthz", get(async || text(StatusCode::OK, "ok\n")))
         .with_state(shared)
+}
+
+/// How long a review may take: five sixths of what the API server says in its URL (`timeout=3s`, in
+/// whole seconds), and no longer than usual.
+fn review_limit(query: Option<&str>) -> Duration {
+    let timeout = query.and_then(|query| {
+        let text = query.split('&').find_map(|pair| pair.strip_prefix("timeout="))?;
+        text.strip_suffix('s')?.parse::<u64>().ok().filter(|seconds| *seconds > 0)
+    });
+    timeout.map_or(REVIEW_LIMIT, |seconds| {
+        REVIEW_LIMIT.min(Duration::from_secs(seconds.min(LONGEST_TIMEOUT)) * 5 / 6)
+    })
 }
 
 type Review = fn(&[u8], &Mutation, &Known, Instant) -> Result<Vec<u8>, webhook::Unreadable>;

@@ -78,6 +78,28 @@ async fn a_review_that_came_too_slowly_for_the_api_server_is_not_looked_at() {
     }
 }
 
+#[test]
+fn a_review_is_answered_while_the_api_server_waits() {
+    let sixths = |seconds: u64| Duration::from_secs(seconds) * 5 / 6;
+    for (query, limit) in [
+        (None, REVIEW_LIMIT),
+        (Some(""), REVIEW_LIMIT),
+        (Some("timeout=1s"), sixths(1)),
+        (Some("a=b&timeout=2s"), sixths(2)),
+        (Some("timeout=3s"), REVIEW_LIMIT),
+        (Some("timeout=30s"), REVIEW_LIMIT),
+        (Some("timeout=18446744073709551615s"), REVIEW_LIMIT),
+        (Some("timeout=18446744073709551616s"), REVIEW_LIMIT),
+        (Some("timeout=0s"), REVIEW_LIMIT),
+        (Some("timeout=1"), REVIEW_LIMIT),
+        (Some("timeout=1m0s"), REVIEW_LIMIT),
+        (Some("notimeout=1s"), REVIEW_LIMIT),
+    ] {
+        assert_eq!(review_limit(query), limit, "{query:?}");
+    }
+    assert_eq!(sixths(3), REVIEW_LIMIT);
+}
+
 #[tokio::test]
 async fn bytes_that_are_no_text_keep_no_pod_out_of_sight() {
     let object = r#"{"spec":{}}"#;
