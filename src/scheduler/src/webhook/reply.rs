@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mpsgate_cluster::admission::Said;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, Refusal, printable};
 use serde_json::{Value, json};
 
 use super::Unreadable;
@@ -94,9 +94,11 @@ impl Reply {
         self
     }
 
-    /// Once, and as a header of HTTP takes it: on one line.
+    /// Once, as a header of HTTP takes it, on one line, and as a terminal shows it: a node's words
+    /// are in it.
     fn add(&mut self, text: &str) {
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line = printable::plain(&line);
         let cut: String = if line.chars().count() > LONGEST_WARNING {
             line.chars().take(LONGEST_WARNING - 1).chain(['…']).collect()
         } else {
@@ -127,5 +129,29 @@ impl Reply {
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
             .to_string()
             .into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_warning_is_one_line_that_is_read_as_it_is_written() {
+        let request: Request<'_> = serde_json::from_str(r#"{"uid":"u"}"#).unwrap();
+        let refusal = Refusal::new(Code::Handler, "a node\u{202e}x", "do\nthis\u{2066}\u{2029}");
+        let reply = Reply::to(&request).unwrap().warn("gpu-\u{202e}1\n2").warn_of("c", &refusal);
+        let answer: Value = serde_json::from_slice(&reply.render()).unwrap();
+        let said: Vec<&str> = answer["response"]["warnings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(said.first(), Some(&"mpsgate: gpu-\u{fffd}1 2"));
+        assert_eq!(said.last(), Some(&"mpsgate: hint: do this\u{fffd}\u{fffd}"));
+        assert_eq!(said.len(), 3);
+        assert!(said.iter().all(|line| *line == printable::plain(line)), "{said:?}");
     }
 }
