@@ -439,6 +439,16 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   if grep -qF 'DRAConsumableCapacity' "$work/notes"; then cat "$work/notes"; return 1; fi
   notes --set dra.enabled=true --kube-version v1.35.3 | grep -qF 'without the feature gate DRAConsumableCapacity'
   notes --set scheduler.enabled=true,scheduler.tls.enabled=false | grep -qF 'scheduler.tls.enabled is false'
+  # A webhook that knows of no scheduler says so, and how to name one.
+  local set
+  notes --set scheduler.enabled=true,scheduler.webhook.enabled=true >"$work/notes"
+  grep -qF 'knows of no scheduler that asks mpsgate-scheduler' "$work/notes"
+  grep -qF -- '--set scheduler.webhook.steers={default-scheduler}' "$work/notes"
+  for set in scheduler.webhook.enabled=false 'scheduler.webhook.enabled=true,scheduler.webhook.steers={default-scheduler}' \
+    scheduler.webhook.enabled=true,scheduler.ownKubeScheduler.enabled=true; do
+    notes --set "scheduler.enabled=true,$set" >"$work/notes"
+    if grep -qF 'knows of no scheduler' "$work/notes"; then echo "$set"; cat "$work/notes"; return 1; fi
+  done
 }
 
 @test "mpsgate-scheduler may change no pod elsewhere, and no lease but its own" {
