@@ -63,9 +63,13 @@ impl From<Error> for WriteError {
             (Some(408), _) => Self::Unknown(error),
             (Some(400..500), _) => Self::Refused(error),
             // Without a connection nothing was sent.
-            (None, Error::Kubeconfig { .. } | Error::InCluster { .. } | Error::Client { .. }) => {
-                Self::Refused(error)
-            }
+            (
+                None,
+                Error::Kubeconfig { .. }
+                | Error::KubeconfigText { .. }
+                | Error::InCluster { .. }
+                | Error::Client { .. },
+            ) => Self::Refused(error),
             _ => Self::Unknown(error),
         }
     }

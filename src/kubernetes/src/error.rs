@@ -20,6 +20,14 @@ pub enum Error {
         #[source]
         source: Box<KubeconfigError>,
     },
+    /// The kubeconfig is no YAML of one. Its lines are not quoted: its credentials are among them.
+    #[error("cannot use the kubeconfig {path}: {why}")]
+    KubeconfigText {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        why: String,
+    },
     /// The pod's own service account cannot be used.
     #[error("cannot use the pod's service account")]
     InCluster {
@@ -119,7 +127,7 @@ impl Error {
     #[must_use]
     pub fn hint_for(&self, program: &str) -> String {
         match self {
-            Self::Kubeconfig { path, .. } => format!(
+            Self::Kubeconfig { path, .. } | Self::KubeconfigText { path, .. } => format!(
                 "check that the file is there and valid: kubectl --kubeconfig {} get nodes",
                 path.display()
             ),

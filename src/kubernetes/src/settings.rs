@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use crate::Error;
@@ -77,8 +77,13 @@ impl Settings {
     pub(crate) async fn connect(&self) -> Result<Client, Error> {
         let mut config = match &self.source {
             Source::Kubeconfig(path) => {
-                let broken =
-                    |source| Error::Kubeconfig { path: path.clone(), source: Box::new(source) };
+                let broken = |source| match source {
+                    KubeconfigError::Parse(error) => Error::KubeconfigText {
+                        path: path.clone(),
+                        why: error.without_snippet().to_string(),
+                    },
+                    source => Error::Kubeconfig { path: path.clone(), source: Box::new(source) },
+                };
                 let file = Kubeconfig::read_from(path).map_err(broken)?;
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                     .await
@@ -131,5 +136,20 @@ mod tests {
             "{}",
             error.hint()
         );
+    }
+
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "a file for the test")]
+    async fn no_credential_of_a_broken_kubeconfig_is_quoted() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("kubeconfig");
+        let text = "apiVersion: v1\nkind: Config\nusers:\n- name: n\n  user:\n    \
+                    token: S3CR3T\n    tokenFile: [a]\n";
+        std::fs::write(&path, text).expect("written");
+        let settings = Settings::find(Some(path.clone()), "gpu-1").expect("named");
+        let Err(error) = settings.connect().await else { panic!("connected to nothing") };
+        let line = error.line();
+        assert!(line.contains("line 7") && !line.contains("S3CR3T"), "{line}");
+        assert!(error.hint().contains(&*path.to_string_lossy()), "{}", error.hint());
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::Instant;
 
 /// For the body of a request to arrive.
-const BODY_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const BODY_LIMIT: Duration = Duration::from_secs(10);
 /// For a question to be answered, waiting for its turn included: kube-scheduler's own limit
 /// (`httpTimeout`) where nothing is set.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -72,9 +72,12 @@ impl Desk {
         latest: Option<std::time::Instant>,
         work: impl FnOnce(&[u8], std::time::Instant) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let mut body = self.body(request, self.most).await?;
-        let until = Instant::now() + ANSWER_LIMIT;
-        let until = latest.map_or(until, |latest| until.min(Instant::from_std(latest)));
+        let by = |limit| {
+            let by = Instant::now() + limit;
+            latest.map_or(by, |latest| by.min(Instant::from_std(latest)))
+        };
+        let mut body = self.body(request, self.most, by(BODY_LIMIT)).await?;
+        let until = by(ANSWER_LIMIT);
         let (turns, count) = match body.bytes.len() {
             bytes if bytes <= FREE => (&self.usual, 1),
             bytes if bytes <= HALF => (&self.large, 1),
@@ -93,7 +96,7 @@ impl Desk {
         answered.await.map_err(|error| error.to_string())
     }
 
-    /// The whole body, of at most so many bytes.
+    /// The whole body, of at most so many bytes, where it has come until then.
     ///
     /// # Errors
     /// A sentence: it is too large, or does not come.
@@ -101,6 +104,7 @@ impl Desk {
         &self,
         request: Request<Body>,
         most: usize,
+        by: Instant,
     ) -> Result<Arrived, String> {
         let read = async {
             let most = most.min(self.most);
@@ -111,15 +115,6 @@ impl Desk {
             }
             let mut arrived = Arrived { bytes: Vec::new(), _places: Vec::new() };
             let mut paid = FREE;
-            // At once, where it says its length: two that have a part each would wait for each
-            // other.
-            if announced > paid {
-                let all = permits(announced - paid);
-                let all = Arc::clone(&self.arriving).acquire_many_owned(all).await;
-                arrived._places.extend(all.ok());
-                paid = announced;
-            }
-            arrived.bytes.reserve_exact(announced);
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| format!("the request was cut: {error}"))?;
                 let Ok(data) = frame.into_data() else { continue };
@@ -127,18 +122,21 @@ impl Desk {
                 if length > most {
                     return Err(self.too_large(most));
                 }
-                while paid < length {
-                    let piece = Arc::clone(&self.arriving).acquire_many_owned(permits(FREE)).await;
-                    arrived._places.extend(piece.ok());
-                    paid += FREE;
+                if paid < length {
+                    // At once, where it says its length: two that have a part each would wait for
+                    // each other. Not before what is free has come: to say a length costs nothing.
+                    let more = announced.max(length).max(paid + FREE) - paid;
+                    let all = Arc::clone(&self.arriving).acquire_many_owned(permits(more)).await;
+                    arrived._places.extend(all.ok());
+                    paid += more;
+                    arrived.bytes.reserve_exact(announced.saturating_sub(arrived.bytes.len()));
                 }
                 arrived.bytes.extend_from_slice(&data);
             }
             Ok(arrived)
         };
-        let read = tokio::time::timeout(BODY_LIMIT, read).await;
-        let late = || format!("the request did not arrive within {} s", BODY_LIMIT.as_secs());
-        read.unwrap_or_else(|_| Err(late()))
+        let read = tokio::time::timeout_at(by, read).await;
+        read.unwrap_or_else(|_| Err("the request did not arrive in time".to_owned()))
     }
 
     fn too_large(&self, most: usize) -> String {

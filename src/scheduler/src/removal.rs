@@ -135,7 +135,10 @@ fn is_final(error: &Error) -> bool {
     matches!(error.status(), Some(401 | 403))
         || matches!(
             error,
-            Error::Kubeconfig { .. } | Error::InCluster { .. } | Error::Client { .. }
+            Error::Kubeconfig { .. }
+                | Error::KubeconfigText { .. }
+                | Error::InCluster { .. }
+                | Error::Client { .. }
         )
 }
 

@@ -16,7 +16,7 @@ use mpsgate_model::printable;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use crate::desk::Desk;
+use crate::desk::{BODY_LIMIT, Desk};
 use crate::extender::{self, Bound};
 use crate::http::Peer;
 use crate::metrics::Now;
@@ -173,7 +173,7 @@ async fn search<T: Send + 'static>(
 
 async fn bind_pod(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let body = shared.desk.body(request, BIND_BODY).await;
+    let body = shared.desk.body(request, BIND_BODY, (began + BODY_LIMIT).into()).await;
     let result = match body.and_then(|body| extender::binding(&body.bytes)) {
         Ok(asked) => {
             let task = Arc::clone(&shared);

@@ -24,8 +24,9 @@ use crate::error::BundleError;
 const SCHEMA: u32 = 1;
 
 /// What never is in a bundle, whatever there is on the node.
-const NEVER: [&str; 6] = [
+const NEVER: [&str; 7] = [
     "the keys of tokens (/var/lib/mpsgate/tokens), and tokens",
+    "user names and passwords in addresses",
     "environments of processes and containers; values of variables that NVIDIA, CUDA or mpsgate do not know",
     "records of grants for exec (/run/mpsgate/grants): they hold containers' environments",
     "engines' settings and what configure keeps of them: registries' passwords may be in them",

@@ -12,6 +12,10 @@ fn post(body: Vec<u8>) -> Request<Body> {
     Request::new(Body::from(body))
 }
 
+fn soon() -> Instant {
+    Instant::now() + BODY_LIMIT
+}
+
 /// A body that says no length, and never ends.
 struct Endless {
     piece: Bytes,
@@ -53,7 +57,7 @@ async fn a_body_is_read_up_to_its_limit_and_as_long_as_it_may_take() {
     }
     let error = desk.ask(endless(MIB, 2), None, |body, _| body.len()).await.unwrap_err();
     assert!(error.contains("did not arrive"), "{error}");
-    let error = desk.body(post(vec![b'x'; 20 * KIB]), 16 * KIB).await.unwrap_err();
+    let error = desk.body(post(vec![b'x'; 20 * KIB]), 16 * KIB, soon()).await.unwrap_err();
     assert!(error.contains("more than 16 KiB"), "{error}");
 }
 
@@ -86,19 +90,56 @@ async fn bodies_that_say_their_length_do_not_hold_each_other_up_halfway() {
     assert_eq!((one, other), (Ok(28 * MIB), Ok(28 * MIB)));
 }
 
+/// Says that it has so many bytes, and sends none.
+struct Announced(u64);
+
+impl axum::body::HttpBody for Announced {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Pending
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_length_that_is_only_said_holds_nobody_up_and_nothing_is_waited_for_in_vain() {
+    let desk = Desk::new(28 * MIB, "do less");
+    let silent = || Request::new(Body::new(Announced(28 * MIB as u64)));
+    let latest = Instant::now() + Duration::from_millis(2_500);
+    let (first, second, real) = tokio::join!(
+        desk.ask(silent(), Some(latest.into_std()), |body, _| body.len()),
+        desk.ask(silent(), None, |body, _| body.len()),
+        async {
+            let length = desk.ask(post(vec![b'x'; 28 * MIB]), None, |body, _| body.len()).await;
+            (length, Instant::now() < latest)
+        },
+    );
+    assert!(first.unwrap_err().contains("did not arrive"));
+    assert!(second.unwrap_err().contains("did not arrive"));
+    assert_eq!(real, (Ok(28 * MIB), true));
+}
+
 #[tokio::test(start_paused = true)]
 async fn large_bodies_wait_for_each_other_and_usual_ones_for_none_of_them() {
     let desk = Desk::new(8 * MIB, "do less");
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap());
+        held.push(desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB, soon()).await.unwrap());
     }
-    desk.body(post(vec![b'x'; MIB]), 8 * MIB).await.unwrap();
-    let error = desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap_err();
+    desk.body(post(vec![b'x'; MIB]), 8 * MIB, soon()).await.unwrap();
+    let error = desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB, soon()).await.unwrap_err();
     assert!(error.contains("did not arrive"), "{error}");
     assert_eq!(desk.ask(post(vec![b'x'; FREE]), None, |body, _| body.len()).await, Ok(FREE));
     held.pop();
-    desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap();
+    desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB, soon()).await.unwrap();
 }
 
 #[tokio::test]

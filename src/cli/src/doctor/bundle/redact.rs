@@ -14,8 +14,33 @@ const TOKEN: &str = "mpsgate1.";
 /// Variables whose values are known to tell nothing: ours and the driver's.
 const KNOWN: [&str; 4] = ["CUDA_", "NVIDIA_", "MPSGATE_", "ALIYUN_COM_GPU_MEM"];
 
-/// A text without the tokens of the device plugin.
+/// A text without the tokens of the device plugin, and without users and passwords in addresses.
 pub(super) fn text(text: &str) -> String {
+    without_users(&without_tokens(text))
+}
+
+/// `scheme://user:password@host` without what stands before the `@`.
+fn without_users(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(['/', ' ', '\t', '\n', '"', '\'']).unwrap_or(part.len());
+        let (authority, rest) = part.split_at(end);
+        out.push_str("://");
+        match authority.rsplit_once('@') {
+            Some((_, host)) => {
+                out.push_str(GONE);
+                out.push('@');
+                out.push_str(host);
+            }
+            None => out.push_str(authority),
+        }
+        out.push_str(rest);
+    }
+    out
+}
+
+fn without_tokens(text: &str) -> String {
     let mut parts = text.split(TOKEN);
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -33,7 +58,7 @@ pub(super) fn settings(text: &str) -> String {
     lines.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A document of ours, without tokens and without the values of variables that are not known.
+/// A document of ours, as [`text`] is, and without the values of variables that are not known.
 /// `None` for what is no JSON.
 pub(super) fn json(document: &str) -> Option<String> {
     let mut value: Value = serde_json::from_str(document).ok()?;

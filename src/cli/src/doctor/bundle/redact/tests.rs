@@ -5,6 +5,13 @@ use mpsgate_testing::{ODD, assert_printable};
 use super::*;
 
 #[test]
+fn users_and_passwords_in_addresses_go() {
+    let before = "proxy socks5://joe:pw@proxy:1080/ is unknown\nhttps://api:6443\nmail a@b\n";
+    let after = "proxy socks5://[redacted]@proxy:1080/ is unknown\nhttps://api:6443\nmail a@b\n";
+    assert_eq!(text(before), after);
+}
+
+#[test]
 fn tokens_in_texts_go_and_the_rest_stays() {
     let before = "card 0 is ready\ngot mpsgate1.k1.eyJ9.AbC-_9 of pod p\n";
     assert_eq!(text(before), "card 0 is ready\ngot mpsgate1.[redacted] of pod p\n");
