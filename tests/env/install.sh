@@ -17,7 +17,7 @@ set -euo pipefail
 declare -A packages=(
   [build]=""
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
-  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus strace:strace"
+  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus strace:strace protoc:protobuf-compiler"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon crun:crun curl:curl openssl:openssl protoc:protobuf-compiler"
   [hosts]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io podman:podman conmon:conmon podman-compose:podman-compose /usr/lib/cni/bridge:containernetworking-plugins iptables:iptables slurmctld:slurmctld slurmd:slurmd munged:munge sbatch:slurm-client gcc:gcc /usr/include/slurm/spank.h:libslurm-dev"
   [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins haproxy:haproxy socat:socat curl:curl podman:podman dpkg-source:dpkg-dev gcc:gcc"

@@ -69,7 +69,7 @@ async fn a_review_that_came_too_slowly_for_the_api_server_is_not_looked_at() {
         tokio::join!(ask(webhook::VALIDATE, late()), ask(webhook::MUTATE, late()));
     for (status, said) in [validated, changed] {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");
-        assert_eq!(said, "the time for this review is over; try again\n");
+        assert_eq!(said, "the request did not arrive in time\n");
     }
     for path in [webhook::VALIDATE, webhook::MUTATE] {
         let (status, said) = ask(path, after(Duration::ZERO)).await;
