@@ -23,6 +23,7 @@ use kube::api::{
 };
 use kube::core::{Request, Status};
 use kube::{Client, Error};
+use mpsgate_model::printable::make_text;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -309,15 +310,9 @@ fn is_cut(error: &IoError) -> bool {
     false
 }
 
-/// Its text, in the same memory. Each byte that is none of UTF-8 is a `?`, and all around it stays.
+/// Its text, in the same memory.
 fn lossy(mut bytes: Vec<u8>) -> String {
-    let mut read = 0;
-    while let Err(error) = str::from_utf8(&bytes[read..]) {
-        let from = read + error.valid_up_to();
-        let to = error.error_len().map_or(bytes.len(), |length| from + length);
-        bytes[from..to].fill(b'?');
-        read = to;
-    }
+    make_text(&mut bytes);
     String::from_utf8(bytes).unwrap_or_default()
 }
 
@@ -408,25 +403,6 @@ mod tests {
         let long = [event("ADDED", &pod("a", &[b'x'; 1000])), event("ADDED", &pod("b", b"x"))];
         let said = told(&long.concat()).await;
         assert!(matches!(&said[..], [Err(error)] if error.contains("longer than")), "{said:?}");
-    }
-
-    #[test]
-    fn each_byte_that_is_no_text_is_a_question_mark_and_no_other_is_touched() {
-        let cases: [(&[u8], &str); 8] = [
-            (b"", ""),
-            ("a\u{e9}\u{1f600}".as_bytes(), "a\u{e9}\u{1f600}"),
-            (b"\xff", "?"),
-            (b"a\xff\xfeb", "a??b"),
-            (b"\xe2\"", "?\""),
-            (b"\xed\xa0\x80:", "???:"),
-            (b"x\xf0\x9f\x98", "x???"),
-            (b"\xc3\xa9\xc3\xff\xc3\xa9", "\u{e9}??\u{e9}"),
-        ];
-        for (bytes, expected) in cases {
-            assert_eq!(lossy(bytes.to_vec()), expected, "{bytes:?}");
-        }
-        // In one pass, however many there are.
-        assert_eq!(lossy(vec![0xff; 1 << 20]), "?".repeat(1 << 20));
     }
 
     /// A list of 100, in pages where a limit is asked for. The one in the middle is the longest.

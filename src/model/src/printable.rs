@@ -64,6 +64,19 @@ fn width(letter: char) -> usize {
     }
 }
 
+/// Makes text of bytes, where they stand: each that is none of UTF-8 becomes a `?`, so that nothing
+/// grows and all around it stays.
+pub fn make_text(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    while let Err(error) = std::str::from_utf8(rest) {
+        let from = error.valid_up_to();
+        let end = error.error_len().map_or(rest.len(), |length| from + length);
+        let (before, after) = std::mem::take(&mut rest).split_at_mut(end);
+        before.split_at_mut(from).1.fill(b'?');
+        rest = after;
+    }
+}
+
 /// One line without a character that a terminal obeys or that turns the reading: each becomes
 /// U+FFFD.
 #[must_use]
@@ -274,5 +287,29 @@ mod tests {
             let twice = line(&once).into_owned();
             prop_assert_eq!(twice, once);
         }
+    }
+
+    #[test]
+    fn each_byte_that_is_no_text_is_a_question_mark_and_no_other_is_touched() {
+        let cases: [(&[u8], &str); 9] = [
+            (b"", ""),
+            ("a\u{e9}\u{1f600}".as_bytes(), "a\u{e9}\u{1f600}"),
+            (b"\xff", "?"),
+            (b"a\xff\xfeb", "a??b"),
+            (b"\xe2\"", "?\""),
+            (b"\xed\xa0\x80:", "???:"),
+            (b"x\xf0\x9f\x98", "x???"),
+            (b"\xc0\x80x", "??x"),
+            (b"\xc3\xa9\xc3\xff\xc3\xa9", "\u{e9}??\u{e9}"),
+        ];
+        for (bytes, expected) in cases {
+            let mut made = bytes.to_vec();
+            make_text(&mut made);
+            assert_eq!(String::from_utf8(made).unwrap(), expected, "{bytes:?}");
+        }
+        // In one pass, however many there are.
+        let mut many = vec![0xff; 1 << 20];
+        make_text(&mut many);
+        assert_eq!(many, vec![b'?'; 1 << 20]);
     }
 }

@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
+use mpsgate_model::printable::make_text;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::Instant;
 
@@ -88,6 +89,7 @@ impl Desk {
             return Err("there are too many other questions; try again".to_owned());
         };
         let answered = tokio::task::spawn_blocking(move || {
+            // An API server passes on bytes that are no text, in `managedFields`.
             make_text(&mut body.bytes);
             let answer = work(&body.bytes, until.into_std());
             drop((body, turn));
@@ -158,19 +160,6 @@ impl Desk {
             },
         };
         Some(Body::new(Leaving { bytes, _place: place }))
-    }
-}
-
-/// An API server passes on bytes that are no text, in `managedFields`. They are replaced, so that
-/// no object is out of sight by them: each by one, so that nothing grows.
-fn make_text(bytes: &mut [u8]) {
-    let mut rest = bytes;
-    while let Err(error) = std::str::from_utf8(rest) {
-        let from = error.valid_up_to();
-        let end = error.error_len().map_or(rest.len(), |length| from + length);
-        let (before, after) = std::mem::take(&mut rest).split_at_mut(end);
-        before.split_at_mut(from).1.fill(b'?');
-        rest = after;
     }
 }
 

@@ -61,25 +61,6 @@ async fn a_body_is_read_up_to_its_limit_and_as_long_as_it_may_take() {
     assert!(error.contains("more than 16 KiB"), "{error}");
 }
 
-#[test]
-fn bytes_that_are_no_text_are_replaced_where_they_stand() {
-    let all: [(&[u8], &str); 5] = [
-        (b"", ""),
-        (b"a \xc3\xbc z", "a \u{fc} z"),
-        (b"\xff", "?"),
-        (b"f:\xff\xfe\":\xe2\x82,\xc3\xbc\xf0\x9f\x99", "f:??\":??,\u{fc}???"),
-        (b"\xed\xa0\x80\xc0\x80x", "?????x"),
-    ];
-    for (bytes, text) in all {
-        let mut made = bytes.to_vec();
-        make_text(&mut made);
-        assert_eq!(String::from_utf8(made).unwrap(), text);
-    }
-    let mut many = vec![0xff; MIB];
-    make_text(&mut many);
-    assert_eq!(many, vec![b'?'; MIB]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn bodies_that_say_their_length_do_not_hold_each_other_up_halfway() {
     let desk = Arc::new(Desk::new(28 * MIB, "do less"));
