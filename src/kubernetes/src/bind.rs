@@ -96,7 +96,7 @@ impl Binder {
             Objects::<WirePod>::namespaced(client, namespace).get_opt(name).await
         };
         let Some(found) = self.0.ask(what, get).await? else { return Ok(None) };
-        let wire = found.map_err(|unread| unread.error())?;
+        let wire = found.map_err(|unread| Error::from(&unread.left))?;
         let version = wire.metadata.resource_version.clone().unwrap_or_default();
         Ok(Pod::reduce(wire).map(|pod| Fetched { pod, version }))
     }
@@ -162,7 +162,7 @@ impl Binder {
             Objects::<WireLease>::namespaced(client, namespace).get_opt(name).await
         };
         let lease = self.0.ask(format!("read lease {namespace}/{name}"), get).await?;
-        let lease = lease.transpose().map_err(|unread| unread.error())?;
+        let lease = lease.transpose().map_err(|unread| Error::from(&unread.left))?;
         Ok(lease.and_then(|lease| lease.spec?.holder_identity))
     }
 

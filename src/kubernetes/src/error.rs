@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
-use mpsgate_model::printable::chain;
+use mpsgate_model::printable::{self, chain};
 
-use crate::read::look;
+use crate::read::{LeftOut, look};
 
 /// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +116,12 @@ pub enum Error {
     },
 }
 
+impl From<&LeftOut> for Error {
+    fn from(LeftOut { kind, name, why, .. }: &LeftOut) -> Self {
+        Self::Unread { object: format!("{kind} {name}"), why: why.clone() }
+    }
+}
+
 impl Error {
     /// What to do about it, of mpsgated's.
     #[must_use]
@@ -205,10 +211,11 @@ impl Error {
         }
     }
 
-    /// The error and its causes on one line, for a log and for `mpsgate status`.
+    /// The error and its causes on one line, for a log and for `mpsgate status`. Cut: an API server
+    /// may quote a whole object.
     #[must_use]
     pub fn line(&self) -> String {
-        chain(self)
+        printable::line(&chain(self)).into_owned()
     }
 }
 

@@ -64,12 +64,12 @@ fn tell(
                 node.reduce(wire);
             }
             // It is there, and nothing is written into what cannot be read.
-            Told::Kube(Event::InitApply(Err(unread))) => *found = Err(unread.error()),
+            Told::Kube(Event::InitApply(Err(unread))) => *found = Err(Error::from(&unread.left)),
             Told::Kube(Event::Apply(Ok(wire))) => {
                 node.reduce(wire);
                 node.state = crate::State::Current;
             }
-            Told::Kube(Event::Apply(Err(unread))) => node.state.fail(&unread.error()),
+            Told::Kube(Event::Apply(Err(unread))) => node.state.fail(&Error::from(&unread.left)),
             Told::Kube(Event::InitDone) => match found {
                 Ok(()) => node.state = crate::State::Current,
                 Err(error) => node.state.fail(error),

@@ -95,13 +95,6 @@ impl<K: Object> Unread<K> {
     }
 }
 
-impl<K> Unread<K> {
-    pub(crate) fn error(&self) -> crate::Error {
-        let LeftOut { kind, name, why, .. } = &self.left;
-        crate::Error::Unread { object: format!("{kind} {name}"), why: why.clone() }
-    }
-}
-
 /// One object from its JSON.
 pub(crate) fn read<K: Object>(json: &str) -> Found<K> {
     serde_json::from_str(json).map_err(|error| Box::new(Unread::of(json, &error)))

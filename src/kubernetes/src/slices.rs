@@ -515,7 +515,7 @@ impl<'a> Writer<'a> {
 }
 
 fn whole_one(found: Found<WireSlice>) -> Result<WireSlice, Error> {
-    found.map_err(|unread| unread.error())
+    found.map_err(|unread| Error::from(&unread.left))
 }
 
 fn whole(metadata: KeptMeta, spec: Value) -> WireSlice {
