@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::{Code, Mib, Refusal};
-use mpsgate_policy::slurm::{self, Device, Given};
+use mpsgate_policy::slurm::{self, Device, Given, Named, Told};
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
@@ -60,30 +60,50 @@ fn differences(daemon: &Daemon, devices: &[Device]) -> Vec<String> {
     slurm::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
 }
 
-/// What Slurm has given a job on this node. The turn is over when its controller has answered, or
-/// is not waited for any more.
+/// The number of a job, and what Slurm has given it on this node. The turn is over when its
+/// controller has answered, or is not waited for any more.
 pub(crate) async fn given(
     daemon: &Daemon,
     known: &Known,
-    id: u32,
+    job: &Named,
     turn: Option<Turn>,
-) -> Result<Option<Given>, Refusal> {
+) -> Result<(u32, Option<Given>), Refusal> {
     let programs = Programs::of(&daemon.settings.now().slurm);
+    let (job, node) = (job.clone(), known.node.clone());
     let ask = move |_: &_| {
         let _turn = turn;
-        programs.job(id)
+        told(&programs, &job, &node)
     };
-    let said = daemon.blocking(ask).await;
-    match said {
-        Ok(said) => slurm::given(&said.out, id, &known.node),
-        Err(error) => Err(Refusal::new(
-            Code::Unconfirmed,
-            format!("Slurm does not say what job {id} was given: {error}"),
-            format!(
-                "scontrol show job -d {id}; slurm.prefix and slurm.conf in /etc/mpsgate/config.toml"
-            ),
-        )),
+    daemon.blocking(ask).await
+}
+
+/// The first job of an array is told of with the others, and asked for once more alone.
+fn told(programs: &Programs, job: &Named, node: &str) -> Result<(u32, Option<Given>), Refusal> {
+    let mut name = job.to_string();
+    for _ in 0..2 {
+        let said = programs.job(&name).map_err(|error| silent(job, &error))?;
+        match slurm::given(&said.out, job, node)? {
+            Told::Job { id, given } => return Ok((id, given)),
+            Told::Several(alone) => name = alone,
+        }
     }
+    Err(slurm::unclear("it tells of several jobs where one is asked for"))
+}
+
+fn silent(job: &Named, error: &std::io::Error) -> Refusal {
+    let or = match job {
+        Named::Id(_) => "",
+        Named::Sluid(_) => {
+            "; cgroup.conf: CgroupJobIdPaths=yes names the cgroups by the jobs' numbers"
+        }
+    };
+    Refusal::new(
+        Code::Unconfirmed,
+        format!("Slurm does not say what job {job} was given: {error}"),
+        format!(
+            "scontrol show job -d {job}; slurm.prefix and slurm.conf in /etc/mpsgate/config.toml{or}"
+        ),
+    )
 }
 
 /// Leaves a sentence where the job's owner finds it: `scontrol show job`, `sacct -o admincomment`.

@@ -113,8 +113,9 @@ impl Programs {
         Ok(Known { node: node.to_owned(), devices: slurm::devices(&(gres.out + &gres.err)) })
     }
 
-    pub(crate) fn job(&self, id: u32) -> std::io::Result<Said> {
-        self.ask(&self.scontrol, &["show", "job", "-d", "-o", &id.to_string()])
+    /// What the controller says of a job, by a name that `scontrol` knows.
+    pub(crate) fn job(&self, name: &str) -> std::io::Result<Said> {
+        self.ask(&self.scontrol, &["show", "job", "-d", "-o", name])
     }
 
     pub(crate) fn comment(&self, id: u32, text: &str) -> std::io::Result<Said> {

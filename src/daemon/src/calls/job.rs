@@ -15,7 +15,7 @@ use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{
     Cdi, Code, ContainerId, GpuSelector, GrantKey, Instance, Mib, Priority, Refusal, Request,
 };
-use mpsgate_policy::slurm::{self as policy, Asked};
+use mpsgate_policy::slurm::{self as policy, Asked, Named};
 
 use super::activate::activate;
 use super::asker;
@@ -64,17 +64,17 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
     } else {
         let said = asked(daemon, line, &job, uid).await;
         if let Said::Refused(refusal) = &said {
-            refused(daemon, &job::name(job.id), None, refusal);
+            refused(daemon, &job::name(&job.named), None, refusal);
         }
         answer.keep(said.clone());
         said
     };
-    let request = match said {
-        Said::Given(request) => request,
+    let (id, request, hint) = match said {
+        Said::Given { id, request, hint } => (id, request, hint),
         Said::Nothing => return Ok(nothing()),
         Said::Refused(refusal) => return Err(refusal),
     };
-    let key = name(job.id)?;
+    let key = name(id)?;
     let wanted = Reserve {
         key: key.clone(),
         request,
@@ -84,7 +84,8 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
         for_parent: false,
         user: None,
     };
-    let reserved = reserve(daemon, line, &caller, &wanted).await?;
+    let reserved = reserve(daemon, line, &caller, &wanted).await;
+    let reserved = reserved.map_err(|refusal| advised(refusal, hint))?;
     let Some(init) = job::oldest(&job.cgroup) else {
         give_up(daemon, &key);
         return Err(asker::gone());
@@ -98,6 +99,14 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
             give_up(daemon, &key);
             Err(refusal)
         }
+    }
+}
+
+/// With what helps where Slurm counts more than the card has.
+fn advised(refusal: Refusal, hint: Option<String>) -> Refusal {
+    match hint {
+        Some(hint) if refusal.code == Code::TooLarge => Refusal { hint, ..refusal },
+        _ => refusal,
     }
 }
 
@@ -128,7 +137,7 @@ fn name(job: u32) -> Result<GrantKey, Refusal> {
     let bytes = mpsgate_host::random::bytes().map_err(|error| failed(error.to_string()))?;
     Ok(GrantKey {
         runtime_root: GrantKey::jobs(),
-        container_id: ContainerId::parse(&job::name(job))
+        container_id: ContainerId::parse(&job::name(&Named::Id(job)))
             .map_err(|error| failed(error.to_string()))?,
         instance: Instance::from_bytes(bytes),
     })
@@ -145,16 +154,16 @@ async fn asked(daemon: &Arc<Daemon>, line: &mut Line, job: &Job, uid: u32) -> Sa
     };
     let waits = "other questions to Slurm's controller are answered first";
     let turn = line.wait(waits, daemon.slurm.turns.next(uid)).await;
-    let doing = format!("Slurm's controller tells what job {} was given", job.id);
-    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id, turn)).await {
-        Ok(Some(given)) => given,
-        Ok(None) => return Said::Nothing,
+    let doing = format!("Slurm's controller tells what job {} was given", job.named);
+    let (id, given) = match line.wait(&doing, jobs::given(daemon, &known, &job.named, turn)).await {
+        Ok((id, Some(given))) => (id, given),
+        Ok((_, None)) => return Said::Nothing,
         Err(refusal) => return Said::Refused(refusal),
     };
     let memory_of = |minor| card_of(daemon, minor).map(|(_, memory)| memory);
     let shard = Mib(daemon.settings.now().slurm.shard_mib);
     match policy::ask(&given, &known.devices, memory_of, shard) {
-        Ok(asked) => Said::Given(request(daemon, asked)),
+        Ok(asked) => Said::Given { id, request: request(daemon, &asked), hint: asked.hint },
         Err(refusal) => Said::Refused(refusal),
     }
 }
@@ -166,7 +175,7 @@ fn card_of(daemon: &Daemon, minor: u32) -> Option<(GpuSelector, Mib)> {
     Some((GpuSelector::Uuid(card.uuid.clone()), card.memory))
 }
 
-fn request(daemon: &Daemon, asked: Asked) -> Request {
+fn request(daemon: &Daemon, asked: &Asked) -> Request {
     Request {
         memory: Some(asked.memory),
         cards: NonZeroU32::MIN,
@@ -183,7 +192,7 @@ fn request(daemon: &Daemon, asked: Asked) -> Request {
 pub(super) async fn end(daemon: &Arc<Daemon>, line: &mut Line, job: u32) -> Answer {
     let entry = {
         let node = daemon.node();
-        let name = job::name(job);
+        let name = job::name(&Named::Id(job));
         let mut entries = node.ledger().entries().iter();
         let found = entries.find(|entry| {
             entry.grant.key.is_job() && entry.grant.key.container_id.as_str() == name

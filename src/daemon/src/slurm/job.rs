@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_host::cgroup::{self, CgroupId};
 use mpsgate_model::GrantKey;
+use mpsgate_policy::slurm::{Named, Sluid};
 
 use crate::process::{self, ProcessId};
 
@@ -15,7 +16,7 @@ const NAME: &str = "job-";
 /// A job's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
-    pub(crate) id: u32,
+    pub(crate) named: Named,
     pub(crate) cgroup: CgroupId,
 }
 
@@ -25,16 +26,17 @@ pub(crate) fn of(cgroups: &Path, pid: u32) -> Option<Job> {
     let path = cgroup::of_devices(&text, cgroup::is_unified())?;
     let is_roots =
         |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == 0);
-    let (id, directory) = at(&cgroup::below(cgroups, &path), is_roots)?;
-    Some(Job { id, cgroup: CgroupId::of(&directory)? })
+    let (named, directory) = at(&cgroup::below(cgroups, &path), is_roots)?;
+    Some(Job { named, cgroup: CgroupId::of(&directory)? })
 }
 
-/// The directory of a job above one of its tasks': `slurm/uid_U/job_J/step_S/task_T` (v1, 22.05),
-/// `slurmstepd.scope/job_J/step_S/user/task_T` (v2). A task's directory is the user's, who makes
-/// others below it; up to the job's all are root's.
-fn at(path: &Path, is_roots: impl Fn(&Path) -> bool) -> Option<(u32, PathBuf)> {
+/// The directory of a job above one of its tasks': `slurm/uid_U/job_J/step_S/task_T` (v1),
+/// `slurmstepd.scope/job_J/step_S/user/task_T` (v2; from 26.05 on with the job's SLUID for `job_J`,
+/// unless `CgroupJobIdPaths` is yes). A task's directory is the user's, who makes others below it;
+/// up to the job's all are root's.
+fn at(path: &Path, is_roots: impl Fn(&Path) -> bool) -> Option<(Named, PathBuf)> {
     let mut above = PathBuf::new();
-    let mut is_slurms = false;
+    let (mut is_slurms, mut is_below_scope) = (false, false);
     for part in path.iter() {
         above.push(part);
         if !is_roots(&above) {
@@ -42,15 +44,19 @@ fn at(path: &Path, is_roots: impl Fn(&Path) -> bool) -> Option<(u32, PathBuf)> {
         }
         let name = OsStr::to_str(part)?;
         if let Some(id) = name.strip_prefix("job_").filter(|_| is_slurms) {
-            return Some((id.parse().ok()?, above));
+            return Some((Named::Id(id.parse().ok()?), above));
         }
-        is_slurms |= name.starts_with("slurm") || name.ends_with("slurmstepd.scope");
+        if let Some(sluid) = Sluid::parse(name).filter(|_| is_below_scope) {
+            return Some((Named::Sluid(sluid), above));
+        }
+        is_below_scope = name.ends_with("slurmstepd.scope");
+        is_slurms |= name.starts_with("slurm") || is_below_scope;
     }
     None
 }
 
-/// A job's name among grants.
-pub(crate) fn name(job: u32) -> String {
+/// A job's name among grants, which are named by its number.
+pub(crate) fn name(job: &Named) -> String {
     format!("{NAME}{job}")
 }
 
@@ -87,7 +93,22 @@ mod tests {
         }
         let forged = "/sys/fs/cgroup/devices/slurm/uid_1000/job_7/step_0/task_0/slurm/job_9";
         assert_eq!(found(forged, &roots), Some(format!("7 {v1}")));
+        // Slurm 26.05: the SLUID, right below the scope that holds the steps.
+        let scope = "/sys/fs/cgroup/system.slice/node1_slurmstepd.scope";
+        let job = format!("{scope}/s5K1KKYAYG5D00");
+        let task = format!("{job}/step_0/user/task_0");
+        let sluid = Some(format!("s5K1KKYAYG5D00 {job}"));
+        assert_eq!(found(&task, &roots), sluid);
+        assert_eq!(found(&format!("{task}/slurmstepd.scope/s5K1KKYAYG5D01"), &roots), sluid);
+        assert_eq!(found(&task, &|at| !at.ends_with("s5K1KKYAYG5D00")), None);
+        assert_eq!(found(&format!("{scope}/system"), &roots), None);
         for none in [
+            "/sys/fs/cgroup/system.slice/slurmstepd.scope/s5k1kkyayg5d00/step_0",
+            "/sys/fs/cgroup/system.slice/slurmstepd.scope/s5K1KKYAYG5D0/step_0",
+            "/sys/fs/cgroup/system.slice/slurmstepd.scope/s5K1KKYAYG5D001/step_0",
+            "/sys/fs/cgroup/system.slice/slurmstepd.scope/mine/s5K1KKYAYG5D00/step_0",
+            "/sys/fs/cgroup/user.slice/s5K1KKYAYG5D00/step_0",
+            "/sys/fs/cgroup/devices/slurm/s5K1KKYAYG5D00/step_0",
             "/sys/fs/cgroup/devices/user.slice",
             "/sys/fs/cgroup/devices/job_7",
             "/sys/fs/cgroup/devices/slurm/uid_1000",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_model::{Refusal, Request};
+use mpsgate_policy::slurm::Named;
 use tokio::time::Instant;
 
 use super::job::Job;
@@ -22,7 +23,13 @@ const MOST: usize = 1024;
 pub(crate) enum Said {
     Nothing,
     /// So much of a certain card.
-    Given(Request),
+    Given {
+        /// The job's number.
+        id: u32,
+        request: Request,
+        /// What to do, where that is more than the card has.
+        hint: Option<String>,
+    },
     /// It is not to be known, or cannot be had of any card.
     Refused(Refusal),
 }
@@ -46,9 +53,9 @@ impl Answer {
     }
 }
 
-/// By number and cgroup: a job that is requeued is another one.
+/// By name and cgroup: a job that is requeued is another one.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs(Mutex<BTreeMap<(u32, u64), Lock>>);
+pub(crate) struct Jobs(Mutex<BTreeMap<(Named, u64), Lock>>);
 
 impl Jobs {
     /// A job's lock.
@@ -60,7 +67,7 @@ impl Jobs {
         if jobs.len() >= MOST {
             jobs.retain(|_, lock| is_asked(lock));
         }
-        Arc::clone(jobs.entry((job.id, job.cgroup.inode)).or_default())
+        Arc::clone(jobs.entry((job.named.clone(), job.cgroup.inode)).or_default())
     }
 }
 
@@ -72,7 +79,8 @@ mod tests {
     use super::*;
 
     fn job(id: u32, inode: u64) -> Job {
-        Job { id, cgroup: CgroupId { path: format!("/slurm/job_{id}"), inode } }
+        let named = Named::Id(id);
+        Job { named, cgroup: CgroupId { path: format!("/slurm/job_{id}"), inode } }
     }
 
     #[test]
