@@ -394,6 +394,10 @@ SH
     slurm_wait "$job"
     assert_contains "$option" "$(state "$job") $(slurm_output "$job")" "FAILED 1:0" "cannot be read from scontrol's answer" E_UNCONFIRMED
   done
+  # The first of its lines is whole, and alice's.
+  job=$(slurm_submit alice --gres=shard:1 --job-name="$fake"$'\n'rest <<<'echo "$MPSGATE_GPU_MEM_MIB"')
+  slurm_wait "$job"
+  assert_contains "a line break" "$(state "$job") $(slurm_output "$job")" "FAILED 1:0" "may have a line break" E_UNCONFIRMED
   job=$(slurm_submit alice --job-name="x"$'\n'"JobId=$((job + 1)) $fake" --export=ALL,SLURM_SHARDS_ON_NODE=15 <<<'echo "${MPSGATE_GPU_MEM_MIB-nothing}"')
   slurm_wait "$job"
   refute_contains "a line of its own" "$(slurm_output "$job")" 15360

@@ -262,7 +262,7 @@ fn the_files_of_a_range_are_a_device_each_and_several_files_are_one() {
         one_by_one.push(gpu(index, Place::Card(minor)));
     }
     for (line, expected) in [
-        // The forms of 22.05, 23.11 and of 26.11 with env_uuid.
+        // The forms of 22.05, 23.11 and of 26.05 with env_uuid.
         (
             "Name=gpu Type=l40s Count=3 Index=0 ID=1 File=/dev/nvidia[2,4-5] (null)",
             one_by_one.clone(),

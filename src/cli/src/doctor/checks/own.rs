@@ -153,7 +153,7 @@ pub(super) fn slurm(facts: &Facts) -> Vec<Finding> {
         None => vec![ok("off (slurm.jobs)")],
         Some([]) => vec![ok("Slurm's counts are those of the cards")],
         Some(found) => {
-            let hint = "docs/slurm.md says how slurm.conf and gres.conf should be; then: systemctl restart slurmd mpsgated";
+            let hint = "docs/slurm.md says how slurm.conf, gres.conf and slurm.shard_mib should be; then: systemctl restart slurmd mpsgated";
             found.iter().map(|what| warn(what.clone(), hint)).collect()
         }
     }
