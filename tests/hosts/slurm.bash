@@ -10,6 +10,8 @@
 #   SLURM_SHARDS    shards of each card (default: 15, as of a card with 15 GiB)
 #   SLURM_SHARING   shard (default) or mps: what shares a card. Slurm has one of them on a card.
 #   SLURM_GRES      gres.conf, and with it SLURM_NODE_GRES, what the node has in slurm.conf
+# MG_SLURM=SUITE in the environment: the Slurm of that Debian release, whose root slurm-root.sh has
+# made. Its programs run in that root, and the jobs; munged is this machine's.
 # slurm.conf has Debian's defaults otherwise, cons_tres, and both of the sandbox's cards.
 # shellcheck shell=bash
 
@@ -21,6 +23,10 @@ SLURM_ADDRESS=10.89.0.1
 SLURM_USERS=(alice bob)
 SLURM_LINES=${SLURM_LINES:-} SLURM_CGROUP=${SLURM_CGROUP:-} SLURM_SPANK=${SLURM_SPANK:-}
 SLURM_SHARDS=${SLURM_SHARDS:-15} SLURM_SHARING=${SLURM_SHARING:-shard} SLURM_GRES=${SLURM_GRES:-} SLURM_NODE_GRES=${SLURM_NODE_GRES:-}
+
+# A root of the newer Slurm's, and programs that run there.
+SLURM_ROOT=$MG/root SLURM_NEWER=$MG/newer
+[[ -z ${MG_SLURM:-} ]] || PATH=$SLURM_NEWER/bin:$SLURM_NEWER/sbin:$PATH
 
 # slurm_missing: the programs that this machine lacks.
 slurm_missing() {
@@ -44,6 +50,7 @@ slurm_start() {
   install -d -o munge -g munge -m 755 "$SLURM/munge"
   install -d -o slurm -g slurm "$SLURM/state"
   slurm_cgroups || return 1
+  [[ -z ${MG_SLURM:-} ]] || slurm_root || return 1
   slurm_settings
   slurm_as_program
   dd if=/dev/urandom of="$SLURM/munge/key" bs=128 count=1 2>/dev/null
@@ -70,6 +77,7 @@ slurm_stop() {
   end slurmd || rc=1
   end slurmctld || rc=1
   end munged || rc=1
+  ! mountpoint -q "$SLURM_ROOT" || umount --recursive "$SLURM_ROOT" || rc=1
   [[ -d $SLURM/cgroup ]] || return "$rc"
   # What a job's user hid from Slurm, and a slurmstepd, which is nobody's child.
   for ((try = 0; try < 50; try++)); do
@@ -102,6 +110,7 @@ slurm_words() { tail -n 20 "$SLURM"/log/*.log >&2; }
 slurm_cgroups() {
   local hierarchy own file
   mkdir -p "$SLURM/cgroup"
+  if slurm_on_v2; then slurm_unified; return; fi
   for hierarchy in cpuset cpuacct memory devices freezer; do
     own=/sys/fs/cgroup/$hierarchy$MG_CGROUP
     mkdir -p "$own" "$SLURM/cgroup/$hierarchy"
@@ -109,6 +118,39 @@ slurm_cgroups() {
       for file in cpuset.cpus cpuset.mems; do cat "$own/../$file" >"$own/$file"; done
     fi
     mount --bind "$own" "$SLURM/cgroup/$hierarchy" || return 1
+  done
+}
+
+slurm_on_v2() { [[ ${MG_UNIFIED:-0} == 1 ]]; }
+# slurm_unified: on v2 Slurm takes the parent of PID 1's cgroup for its top. All processes of the
+# sandbox go below the sandbox's own. Its daemons are shown v2 alone (unified.c).
+slurm_unified() {
+  local own=/sys/fs/cgroup$MG_CGROUP pid
+  mkdir -p "$own/sandbox" "$own/system.slice" "$SLURM/cgroup/unified"
+  # Some have ended meanwhile.
+  for pid in $(cd /proc && echo [0-9]*); do echo "$pid" >"$own/sandbox/cgroup.procs" || true; done 2>/dev/null
+  gcc -Wall -Werror -shared -fPIC -o "$MG/unified.so" "$MG_REPO/tests/hosts/unified.c" || return 1
+  mount --bind "$own/system.slice" "$SLURM/cgroup/unified"
+}
+
+# slurm_root: the newer Slurm's root directory, whose changes are thrown away, with this machine's
+# users, devices, cgroups and mpsgate, and a program for each of Slurm's that runs in it.
+slurm_root() {
+  local from name path preload
+  from=$("$MG_REPO/tests/hosts/slurm-root.sh" "$MG_SLURM") || return 1
+  mkdir -p "$SLURM_ROOT" "$MG/root.upper" "$MG/root.work" "$SLURM_NEWER"/{bin,sbin}
+  mount -t overlay -o "lowerdir=$from,upperdir=$MG/root.upper,workdir=$MG/root.work" slurm "$SLURM_ROOT" || return 1
+  mkdir -p "$SLURM_ROOT$MG_OUT"
+  touch "$SLURM_ROOT/usr/bin/mpsgate" "$SLURM_ROOT/etc/hosts"
+  for path in /proc /sys /dev /run /etc/passwd /etc/group /etc/hosts /usr/bin/mpsgate "$MG_OUT"; do
+    [[ -e $path ]] || continue
+    mount --rbind "$path" "$SLURM_ROOT$path" || return 1
+  done
+  for name in bin/scontrol bin/sbatch bin/srun bin/squeue bin/scancel sbin/slurmd sbin/slurmctld; do
+    preload=''
+    [[ $name != sbin/slurmd ]] || ! slurm_on_v2 || preload="LD_PRELOAD='$MG/unified.so' "
+    printf '#!/bin/sh\n%sexec chroot "%s" "/usr/%s" "$@"\n' "$preload" "$SLURM_ROOT" "$name" >"$SLURM_NEWER/$name"
+    chmod 755 "$SLURM_NEWER/$name"
   done
 }
 
@@ -149,7 +191,12 @@ CONF
     echo "Name=$SLURM_SHARING Count=$SLURM_SHARDS File=/dev/nvidia$card"
   done >"$SLURM/gres.conf"
   [[ -z $SLURM_GRES ]] || echo "$SLURM_GRES" >"$SLURM/gres.conf"
-  printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$SLURM/cgroup" ConstrainDevices=yes "$SLURM_CGROUP" >"$SLURM/cgroup.conf"
+  if slurm_on_v2; then
+    printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes
+  else
+    printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$SLURM/cgroup"
+  fi >"$SLURM/cgroup.conf"
+  printf '%s\n' ConstrainDevices=yes "$SLURM_CGROUP" >>"$SLURM/cgroup.conf"
   echo "$SLURM_SPANK" >"$SLURM/plugstack.conf"
 }
 
@@ -164,7 +211,11 @@ slurm_as_program() {
 user=\$1
 shift
 cd "$SLURM/home/\$user" || exit
-exec setpriv --reuid "\$user" --regid "\$user" --init-groups env -i HOME="\$PWD" USER="\$user" LOGNAME="\$user" \\
+root=
+case " \$* " in
+  *" sbatch "* | *" srun "*) root=${MG_SLURM:+$SLURM_ROOT} ;;
+esac
+exec \${root:+chroot "\$root" /usr/bin/env -C "\$PWD"} setpriv --reuid "\$user" --regid "\$user" --init-groups env -i HOME="\$PWD" USER="\$user" LOGNAME="\$user" \\
   SHELL=/bin/bash PATH=/usr/bin:/bin SLURM_CONF="$SLURM_CONF" "\$@"
 SH
   chmod 755 "$SLURM/as"

@@ -6,12 +6,12 @@
 //!  slurmd -G ────────────► devices ───────┴─► ask ─► which card, memory, compute
 //! ```
 //!
-//! The forms are those of Slurm 22.05 (measured, `tests/hosts/slurm_facts.bats`), and of 23.11 to
-//! 26.05 by their sources. A job's owner chooses texts that `scontrol` prints between Slurm's own:
-//! the name, the comment, paths. `scontrol` prints them as they are, with line breaks too. So what
-//! is read here is the only line of an answer, and stands between two fields that Slurm prints of
-//! each job, each of them there once and in their order: a text that looks like a field or a job
-//! makes the answer one that is refused, and gives nothing.
+//! The forms are those of Slurm 22.05 to 26.05 (`tests/hosts`: `slurm_facts.bats` and
+//! `slurm_newer.bats`). A job's owner chooses texts that `scontrol` prints between Slurm's own: the
+//! name, the comment, paths. `scontrol` prints them as they are, with line breaks too. So what is
+//! read here is the only line of an answer, and stands between two fields that Slurm prints of each
+//! job, each of them there once and in their order: a text that looks like a field or a job makes
+//! the answer one that is refused, and gives nothing.
 
 mod cards;
 mod hostlist;
