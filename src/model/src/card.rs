@@ -17,8 +17,8 @@ pub struct NodeCard {
     pub managed: bool,
 }
 
-/// Who may create contexts on a card: NVML's compute modes. A word is that of `nvidia-smi -c`; a
-/// lease has the name in small letters.
+/// NVML's compute modes: which processes may create contexts on a card. Its word is that of
+/// `nvidia-smi -c`; a lease has the name in small letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -26,9 +26,9 @@ pub enum ComputeMode {
     Default,
     /// Removed from CUDA; still a value that old settings may hold.
     ExclusiveThread,
-    /// Nobody.
+    /// No process.
     Prohibited,
-    /// One process: under MPS the server, so that nobody gets past it.
+    /// One process. Under MPS that is the server, so that no process bypasses it.
     ExclusiveProcess,
 }
 
