@@ -120,7 +120,7 @@ pub enum Edit {
     },
     /// Replaces every rule that opens character devices without naming their major by a list of the
     /// other majors, each rule in its place and with its minor and its letters. If there are more
-    /// than [`REPLACED_MAX`] of them, the rest stay as they are: the list would outgrow the
+    /// than [`REPLACED_MAX`] of them, all stay as they are: the list would outgrow the
     /// document.
     ///
     /// A deny rule after it would be simpler, but crun with systemd refuses one, runc on cgroup v1

@@ -202,7 +202,7 @@ impl Key {
 /// Whether some runtime takes a key for this name.
 pub(super) fn is(key: &str, name: &str) -> bool {
     if key.len() == name.len() {
-        // A name that is longer than ASCII has more bytes, too.
+        // A spelling with characters beyond ASCII has more bytes.
         return key.eq_ignore_ascii_case(name);
     }
     key.len() > name.len() && {
