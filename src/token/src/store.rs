@@ -183,7 +183,7 @@ impl Store {
             }
             Owner::Spent if uses.is_closed() => Err(StoreError::Closed { key }),
             Owner::Spent => Err(StoreError::Spent),
-            Owner::Nobody => {
+            Owner::Unused => {
                 let path = uses_path(&self.directory, key);
                 append(&path, uses, claims.id, bearer).map_err(io_error("write", &path))?;
                 Ok(claims)

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_told_from_a_forged_one() {
+    fn no_token_and_a_forged_token_are_different_errors() {
         let keys = Keys::new(key(1));
         let token = write(&key(1), &claims()).unwrap();
         let (signed, mac) = token.rsplit_once('.').unwrap();

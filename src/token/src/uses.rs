@@ -133,9 +133,9 @@ impl Uses {
     /// An error of `serde_json`, for which there is no reason.
     pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = if self.closed { CLOSED.to_vec() } else { Vec::new() };
-        let nobody = gone();
+        let unnamed = gone();
         for id in &self.spent {
-            text.extend(Self::line(*id, &nobody)?);
+            text.extend(Self::line(*id, &unnamed)?);
         }
         for (id, bearer) in &self.by_token {
             text.extend(Self::line(*id, bearer)?);
@@ -155,7 +155,7 @@ impl Uses {
         match self.by_token.get(&id) {
             Some(bearer) => Owner::Bearer(bearer),
             None if self.is_closed() || self.spent.contains(&id) => Owner::Spent,
-            None => Owner::Nobody,
+            None => Owner::Unused,
         }
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let text = [first.clone(), Uses::line(id(2), &two).unwrap()].concat();
         for length in 0..=text.len() {
             let uses = read(&text[..length]);
-            let owner = |known, bearer| if known { Owner::Bearer(bearer) } else { Owner::Nobody };
+            let owner = |known, bearer| if known { Owner::Bearer(bearer) } else { Owner::Unused };
             assert_eq!(uses.owner(id(1)), owner(length >= first.len(), &one), "{length}");
             assert_eq!(uses.owner(id(2)), owner(length == text.len(), &two), "{length}");
             let whole = [text.len(), first.len(), 0].into_iter().find(|whole| *whole <= length);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_of_ours_lets_no_further_token_be_used() {
+    fn after_a_foreign_line_no_further_token_can_be_used() {
         let line = Uses::line(id(1), &bearer("p", "c")).unwrap();
         let other = Uses::line(id(1), &bearer("p", "d")).unwrap();
         let spent = Uses::line(id(1), &gone()).unwrap();
@@ -289,7 +289,7 @@ mod tests {
             let uses = read(&[line.as_slice(), bad].concat());
             assert_eq!(uses.is_closed(), is_closed, "{what}");
             assert_eq!(uses.damaged(), is_closed.then_some(2), "{what}");
-            let unused = if is_closed { Owner::Spent } else { Owner::Nobody };
+            let unused = if is_closed { Owner::Spent } else { Owner::Unused };
             assert_eq!(uses.owner(id(9)), unused, "{what}");
             // The lines around it are still read.
             let last = Uses::line(id(2), &bearer("q", "c")).unwrap();
@@ -314,7 +314,7 @@ mod tests {
                 let who = bearer(&pod.to_string(), "c");
                 match what {
                     0..=3 => match uses.owner(id(token)) {
-                        Owner::Nobody => {
+                        Owner::Unused => {
                             prop_assert!(!first.contains_key(&token));
                             first.insert(token, pod);
                             let line = Uses::line(id(token), &who).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_and_nothing_that_was_said_in_whole_lines_is_lost(
+        fn any_bytes_are_read_and_no_use_in_a_whole_line_is_lost(
             before in prop::collection::btree_set(0..200u8, 0..9),
             garbage in prop::collection::vec(any::<u8>(), 0..300),
         ) {
@@ -345,7 +345,7 @@ mod tests {
                 before.iter().flat_map(|n| Uses::line(id(*n), &bearer("p", "c")).unwrap()).collect();
             let uses = read(&[lines.as_slice(), &garbage].concat());
             for n in before {
-                prop_assert_ne!(uses.owner(id(n)), Owner::Nobody);
+                prop_assert_ne!(uses.owner(id(n)), Owner::Unused);
             }
             if garbage.contains(&b'\n') {
                 prop_assert!(uses.is_closed());

@@ -140,7 +140,7 @@ fn a_list_of_keys_that_cannot_be_read_is_kept() {
 }
 
 #[test]
-fn a_damaged_record_lets_known_containers_go_on_and_nobody_take_a_token_twice() {
+fn a_damaged_record_keeps_known_containers_and_lets_no_token_be_used_twice() {
     let dir = directory();
     let mut store = Store::open(dir.path(), 0).unwrap();
     let tokens: Vec<String> = (0..3).map(|_| store.sign(1024, None, None).unwrap()).collect();
