@@ -32,7 +32,7 @@ pub struct Bearer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
     /// Unused: the first bearer may take it.
-    Nobody,
+    Unused,
     /// It belongs to this bearer.
     Bearer(&'a Bearer),
     /// It belonged to a bearer whose pod is gone, or its key is closed: nobody may use it any more.
