@@ -1,4 +1,4 @@
-//! An allocator that only moves forward: the programs here live for a fraction of a millisecond,
+//! An allocator that only moves forward. The programs here live for a fraction of a millisecond,
 //! and then their memory goes with their image.
 //!
 //! JUSTIFICATION for unsafe code: an allocator is unsafe by its interface. Against musl's allocator
@@ -6,7 +6,7 @@
 //! 254 µs (`make bench`'s documents, 2-core virtual machine, 21 November 2026).
 //!
 //! Large pieces (documents, the lists in them) come from the C library and go back to it, so that
-//! what a large document costs stays near its own size.
+//! the memory for a large document stays near its own size.
 #![allow(unsafe_code, reason = "see above")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,17 +14,17 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// From here on, pieces are the C library's.
+/// From this size on, pieces are the C library's.
 const LARGE: usize = 32 << 10;
-/// What the program has from the start, and what is taken from the C library at once after that.
-/// Pages that are not touched cost nothing.
+/// The memory that the program has from the start, and that it takes from the C library each time
+/// after that. Pages that are not touched cost nothing.
 const CHUNK: usize = 128 << 10;
 
-/// C's malloc aligns every piece so, and code relies on it: nix 0.31 reads control messages, with
-/// their 8-byte lengths, in a vector of bytes.
+/// C's malloc aligns every piece like this, and code relies on it: nix 0.31 reads control messages,
+/// with their 8-byte lengths, in a vector of bytes.
 const LEAST_ALIGNMENT: usize = align_of::<usize>();
 
-/// Memory by moving a pointer forward. For programs of one thread, as `#[global_allocator]`.
+/// Allocates by moving a pointer forward. For programs of one thread, as `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Bump {
     first: UnsafeCell<MaybeUninit<[u8; CHUNK]>>,
@@ -39,7 +39,7 @@ pub struct Bump {
 unsafe impl Sync for Bump {}
 
 impl Bump {
-    /// Owns nothing yet.
+    /// Has no memory yet.
     ///
     /// # Safety
     /// Only for a program that never starts a thread.
@@ -52,7 +52,7 @@ impl Bump {
         }
     }
 
-    /// Whether a piece was the last one handed out, so that it can grow or go back.
+    /// Whether a piece was the last one, so that it can grow or go back.
     fn is_last(&self, piece: *mut u8, size: usize) -> bool {
         ptr::eq(piece.wrapping_add(size), self.next.get())
     }
@@ -223,7 +223,7 @@ mod tests {
             assert!(holds(small, LARGE / 2, 3));
             bump.dealloc(small, layout(LARGE / 2, 16));
         }
-        // Nothing of the above is left in the chunk but the first piece, which moved away.
+        // The chunk has nothing of the above but the first piece, which moved away.
         assert!(bump.left.get() >= CHUNK - 2 * LARGE);
     }
 }
