@@ -1,5 +1,5 @@
 //! Runs a short-lived program with a time limit and a cap on its output. The child never inherits
-//! our environment or a descriptor, and never outlives the call.
+//! this process's environment or a descriptor, and never outlives the call.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// Its words, or else its exit status.
+    /// Its output, or else its exit status.
     pub(crate) fn detail(&self) -> String {
         let words = format!("{} {}", self.stdout.trim(), self.stderr.trim());
         let words = words.trim();
@@ -42,10 +42,10 @@ impl Finished {
     }
 }
 
-/// How a run can fail.
+/// A failed run.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It could not be started or its pipes failed.
+    /// The program could not be started or its pipes failed.
     Io(io::Error),
     /// The limit passed; the program was killed.
     TimedOut,
@@ -79,7 +79,8 @@ pub(crate) fn run(
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Reaped(command.spawn().map_err(Failure::Io)?);
     if let Some(mut pipe) = child.0.stdin.take() {
-        // A few bytes never block. A front-end without a daemon ends before it reads: no error.
+        // A few bytes never block. A front-end without a daemon ends before it reads: that is no
+        // error.
         match pipe.write_all(stdin.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(Failure::Io(error));
@@ -142,7 +143,7 @@ fn read_both(
     Ok((out_done, err_done))
 }
 
-/// Reads what is there; moves the bytes to `done` at the end of the stream.
+/// Reads available bytes; moves them to `done` at the end of the stream.
 fn drain(
     pipe: &mut impl Read,
     bytes: &mut Option<Vec<u8>>,
