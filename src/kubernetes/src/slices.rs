@@ -31,7 +31,7 @@ use crate::listen::Lists;
 use crate::node_task::MANAGER;
 use crate::objects::Objects;
 use crate::read::Found;
-use crate::requests::Requests;
+use crate::requests::{Requests, unless_gone};
 use crate::slice_spec::{Lack, keep_times, name};
 use crate::wire::{KeptMeta, WireNode, WireSlice};
 use crate::{Change, Error, Settings, State};
@@ -433,9 +433,6 @@ impl<'a> Writer<'a> {
         let params = DeleteParams { preconditions, ..DeleteParams::default() };
         let delete =
             |client| async move { Objects::<WireSlice>::all(client).delete(name, &params).await };
-        match self.requests.ask(format!("delete ResourceSlice {name}"), delete).await {
-            Err(error) if error.status() != Some(404) => Err(error),
-            _ => Ok(()),
-        }
+        unless_gone(self.requests.ask(format!("delete ResourceSlice {name}"), delete).await)
     }
 }
