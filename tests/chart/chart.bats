@@ -1,8 +1,8 @@
 #!/usr/bin/env bats
 # packaging/kubernetes: the chart rendered by Helm for five sets of values, checked against
 # Kubernetes' own schemas, and what the rendered objects promise. No cluster: what only one can show
-# is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/: of `cluster` all, of the other sets
-# what they have otherwise (differences.py).
+# is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/: of `cluster` all, of the other
+# sets what they have otherwise (differences.py).
 
 setup_file() {
   export top tools work=$BATS_FILE_TMPDIR

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # Engines that keep their runtime: Podman 4.3 with its precreate hook, which has the whole grant;
-# and the createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime. What
-# the precreate hook gives and refuses: tests/engines, in the cell podman-hook-4.3.
+# and the createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime.
+# What the precreate hook gives and refuses: tests/engines, in the cell podman-hook-4.3.
 
 load suite
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# `mpsgate qualify` while something else happens: a client, the gate, mpsgated or who asks is killed,
-# or somebody else has the card or comes for it. Which answers count then. The end of the control
-# daemon, and processes of nobody: src/daemon/tests/daemon/qualify.rs.
+# `mpsgate qualify` while something else happens: a client, the gate, mpsgated or who asks is
+# killed, or somebody else has the card or comes for it. Which answers count then. The end of the
+# control daemon, and processes of nobody: src/daemon/tests/daemon/qualify.rs.
 # sandbox: MG_GPUS=1
 # shellcheck disable=SC2030,SC2031 # bats runs each test in a subshell
 
