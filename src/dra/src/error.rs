@@ -36,11 +36,7 @@ const MOST: usize = 1024;
 
 /// One line for kubelet: cut, and without characters that a terminal obeys.
 pub(crate) fn cut(text: &str) -> String {
-    let line = printable::line(text);
-    if line.chars().count() <= MOST {
-        return line.into_owned();
-    }
-    line.chars().take(MOST - 1).chain(['…']).collect()
+    printable::cut(&printable::line(text), MOST).into_owned()
 }
 
 #[cfg(test)]

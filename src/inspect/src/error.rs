@@ -34,6 +34,7 @@ impl Remedy for InspectError {
             Self::Seen(error) => match error {
                 SeenError::NoKubeconfig { .. }
                 | SeenError::Kubeconfig { .. }
+                | SeenError::KubeconfigText { .. }
                 | SeenError::Client { .. } => ExitCode::BadConfig,
                 SeenError::NoNode { .. } => ExitCode::No,
                 SeenError::Read { .. } if error.status().is_none() => ExitCode::Unavailable,

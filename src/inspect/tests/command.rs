@@ -211,6 +211,18 @@ fn a_kubeconfig_that_is_none_is_named() {
 }
 
 #[test]
+fn no_credential_of_a_broken_kubeconfig_is_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config");
+    let text = "apiVersion: v1\nkind: Config\nusers:\n- name: n\n  user:\n    \
+                token: S3CR3T\n    tokenFile: [a]\n";
+    std::fs::write(&file, text).unwrap();
+    let output = inspect(&file, &[]);
+    refused(&output, 78, &["cannot use the kubeconfig", file.to_str().unwrap(), "line 7"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("S3CR3T"));
+}
+
+#[test]
 fn a_refusal_of_the_api_server_is_reported_with_its_remedy() {
     let with = |path: &'static str, code: u16| {
         let mut world = World::of(&cluster());

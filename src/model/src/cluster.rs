@@ -76,6 +76,28 @@ pub struct CardReport {
     pub proof: String,
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl CardReport {
+    /// A healthy card of a test that takes one uid, and of which nothing is held.
+    #[must_use]
+    pub fn example(uuid: impl Into<String>, index: u32, memory: Mib) -> Self {
+        Self {
+            uuid: uuid.into(),
+            index,
+            name: String::new(),
+            memory,
+            local: Mib(0),
+            healthy: true,
+            uid: None,
+            one_uid: true,
+            max_clients: None,
+            held: BTreeMap::new(),
+            guarantee: String::new(),
+            proof: String::new(),
+        }
+    }
+}
+
 /// The value for annotations of before the field existed: it was true of every card.
 fn yes() -> bool {
     true

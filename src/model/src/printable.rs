@@ -112,6 +112,25 @@ pub fn json(document: String) -> String {
     shown
 }
 
+/// At most so many characters of a text; `…` is the last of those that are left of a longer one.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.chars().nth(most).is_none() {
+        return Cow::Borrowed(text);
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// At most so many bytes of a text, in whole characters; what is left of a longer one ends with `…`.
+#[must_use]
+pub fn cut_bytes(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most.saturating_sub('…'.len_utf8())));
+        text.push('…');
+    }
+    text
+}
+
 /// The first `most` of `all`, and how many more there are: `a, b and 3 more`. Text from outside is
 /// not escaped.
 #[must_use]
@@ -196,6 +215,21 @@ mod tests {
         ] {
             assert_eq!(line(text), shown, "{text:?}");
             assert_eq!(value(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_between_characters_with_a_mark() {
+        for (text, most, chars, bytes) in [
+            ("", 3, "", ""),
+            ("abc", 3, "abc", "abc"),
+            ("abcd", 3, "ab…", "…"),
+            ("üüüü", 4, "üüüü", "…"),
+            ("üüüü", 8, "üüüü", "üüüü"),
+            ("üüüüü", 8, "üüüüü", "üü…"),
+        ] {
+            assert_eq!(cut(text, most), chars, "{text} {most}");
+            assert_eq!(cut_bytes(text.to_owned(), most), bytes, "{text} {most}");
         }
     }
 

@@ -4,11 +4,13 @@
 //! lock's holder. The launcher took the lock, and only root can open the file. The daemon's own
 //! lock and its pid file are ignored, because others can write them.
 
+use std::ffi::OsStr;
+
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::kept::SERVER_PROGRAM;
 use crate::lock::lock_holder;
-use crate::process::{Process, all_pids};
+use crate::process::{Process, all_pids, all_running};
 
 impl MpsInstance {
     /// The daemon that runs in this directory, if any. It does not ask the channel, so it finds a
@@ -81,18 +83,17 @@ impl MpsInstance {
     /// user can make or enter one, and the servers stay in it when their control daemon ends.
     #[must_use]
     pub fn servers_alive(&self) -> Vec<Process> {
-        self.with_its_tmpfs(|process| {
-            process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM))
-        })
+        self.with_its_tmpfs(all_running(OsStr::new(SERVER_PROGRAM)))
     }
 
-    /// The selected processes in the mount namespace of a control daemon of mpsgate.
-    pub(crate) fn with_its_tmpfs(&self, is_wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
+    /// All processes in the mount namespace of a control daemon of mpsgate.
+    pub(crate) fn all_alive(&self) -> Vec<Process> {
+        self.with_its_tmpfs(all_pids().into_iter().filter_map(Process::open))
+    }
+
+    fn with_its_tmpfs(&self, processes: impl Iterator<Item = Process>) -> Vec<Process> {
         let (pipe_dir, roots) = (self.dirs().pipe_dir(), self.trusted_roots());
-        all_pids()
-            .into_iter()
-            .filter_map(Process::open)
-            .filter(is_wanted)
+        processes
             .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
             .filter(|process| process.has_tmpfs_at(&pipe_dir))
             .collect()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
 use crate::lock::lock_holder;
-use crate::process::{Process, all_pids};
+use crate::process::{Process, all_running};
 use crate::stop::end;
 
 /// A new daemon takes its lock, or ends, within milliseconds.
@@ -35,7 +35,7 @@ impl MpsInstance {
     /// # Errors
     /// [`MpsError::StillRunning`], [`MpsError::Fs`].
     pub(crate) fn end_remains(&self) -> Result<(), MpsError> {
-        let remains = self.with_its_tmpfs(|_| true);
+        let remains = self.all_alive();
         if !matches!(self.find_locked(), Ok(None)) {
             return Ok(());
         }
@@ -52,10 +52,7 @@ impl MpsInstance {
             return Some(process);
         }
         let (program, roots) = (self.binary().file_name()?, self.trusted_roots());
-        all_pids()
-            .into_iter()
-            .filter_map(Process::open)
-            .filter(|process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
+        all_running(program)
             .filter(|process| is_daemon(process) && process.age() >= Some(GROWN))
             .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
             .find(|process| self.check_identity(process).is_ok())

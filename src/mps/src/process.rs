@@ -1,6 +1,6 @@
 //! Facts of a process, identified so that a reused pid is never taken for it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -205,6 +205,20 @@ pub(crate) fn seen_by(pid: i32, path: &Path) -> PathBuf {
 /// Pids of all processes that this process can see.
 pub(crate) fn all_pids() -> Vec<i32> {
     process::all().into_iter().map(u32::cast_signed).collect()
+}
+
+/// All processes that run a file of that name. One link tells the others, which are most of a
+/// node's; whoever shows none is looked at closely.
+pub(crate) fn all_running(program: &OsStr) -> impl Iterator<Item = Process> {
+    let runs = |exe: &Path| {
+        let name = exe.file_name().unwrap_or_default().as_bytes();
+        name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes()
+    };
+    all_pids()
+        .into_iter()
+        .filter(move |pid| fs::read_link(format!("/proc/{pid}/exe")).map_or(true, |exe| runs(&exe)))
+        .filter_map(Process::open)
+        .filter(move |process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-pub mod alloc;
 mod bundle;
 mod card_mounts;
 mod create;
