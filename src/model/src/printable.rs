@@ -121,7 +121,7 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// At most so many bytes of a text, in whole characters; what is left of a longer one ends with `…`.
+/// At most so many bytes of a text, in whole characters. A text that was cut ends with `…`.
 #[must_use]
 pub fn cut_bytes(mut text: String, most: usize) -> String {
     if text.len() > most {
