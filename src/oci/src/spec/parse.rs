@@ -243,9 +243,8 @@ impl<'de> Visitor<'de> for Element<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        // A rule has five members, and a map begins with room for four. The shim's allocator gives
-        // no small piece back, so with 180,000 rules most of the memory would be that of growing
-        // maps.
+        // A rule has five members, and a map begins with room for four: this saves the growth of
+        // each of up to 180,000 maps.
         let mut object = Map::with_capacity(if self.place == Place::Rule { 5 } else { 0 });
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {
