@@ -140,7 +140,8 @@ pub(crate) fn named<K: Object>(found: &Found<K>) -> Option<String> {
     }
 }
 
-/// Of what is told of objects, what `of` makes of them, one by one; `key` says which of them is gone.
+/// Of what is told of objects, what `of` makes of them, one by one; `key` says which of them is
+/// gone.
 pub(crate) fn relay<K, T, R: Default>(
     of: impl Fn(Found<K>) -> Option<T>,
     key: impl Fn(&Found<K>) -> Option<String>,

@@ -52,8 +52,8 @@ pub async fn wait_for_pod(
 
 /// A pod, or the uid of one of which nothing counts, where that can be read.
 fn of(found: Found<WirePod>) -> Option<Result<Pod, Option<String>>> {
-    let unread = found.as_ref().err().map(|unread| unread.meta.uid.clone());
-    part(found).and_then(Pod::reduce).map(Ok).or(unread.map(Err))
+    let unread = found.as_ref().err().map(|unread| Err(unread.meta.uid.clone()));
+    part(found).and_then(Pod::reduce).map(Ok).or(unread)
 }
 
 impl Pods {

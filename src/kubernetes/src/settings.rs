@@ -102,8 +102,8 @@ impl Settings {
     }
 }
 
-/// Why a kubeconfig is no YAML of one, and where. Its lines are not quoted: its credentials are among
-/// them. `None` where the error quotes none.
+/// Why a kubeconfig is no YAML of one, and where. Its lines are not quoted: its credentials are
+/// among them. `None` where the error quotes none.
 pub(crate) fn unquoted(error: &KubeconfigError) -> Option<String> {
     let KubeconfigError::Parse(error) = error else { return None };
     Some(error.without_snippet().to_string())

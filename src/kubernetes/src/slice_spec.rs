@@ -60,8 +60,8 @@ impl Lack {
     }
 }
 
-/// Where `kept` has not what was written, as a path. 1024Mi is kept as 1Gi, and what is empty is left
-/// out.
+/// Where `kept` has not what was written, as a path. 1024Mi is kept as 1Gi, and what is empty is
+/// left out.
 fn missing(kept: &Value, written: &Value, at: &str) -> Option<String> {
     let below = |kept: &Value, (key, value): (&dyn std::fmt::Display, &Value)| {
         missing(kept, value, &format!("{at}.{key}"))

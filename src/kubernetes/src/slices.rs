@@ -7,10 +7,10 @@
 //!  Wanted ───────────────────────────────────────┘     at most once a second, later after a failure
 //! ```
 //! Whether a slice is as it is wanted, the API server says: it is asked what it would make of it (a
-//! dry run), and that is compared with what the watch shows. Nothing is asked while the slice has the
-//! version of that answer, so what somebody edits or deletes by hand is put back. As kubelet's helper
-//! for drivers does it (`k8s.io/dynamic-resource-allocation/resourceslice`): selectors, owner,
-//! left-overs first, and a field that the API server drops ends the writing.
+//! dry run), and that is compared with what the watch shows. Nothing is asked while the slice has
+//! the version of that answer, so what somebody edits or deletes by hand is put back. As kubelet's
+//! helper for drivers does it (`k8s.io/dynamic-resource-allocation/resourceslice`): selectors,
+//! owner, left-overs first, and a field that the API server drops ends the writing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -105,8 +105,8 @@ pub fn resource_slices(
     (receive, future)
 }
 
-/// The time until the next attempt, where it is not as after other failures. One that cannot be read
-/// is somebody's, who has to take it away.
+/// The time until the next attempt, where it is not as after other failures. One that cannot be
+/// read is somebody's, who has to take it away.
 fn tell(
     publish: &watch::Sender<Arc<Slices>>,
     own: &str,
@@ -411,7 +411,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Makes the slice, or changes it where nobody wrote since: its `resourceVersion` is part of it.
+    /// Makes the slice, or changes it where nobody wrote since: its `resourceVersion` is part of
+    /// it.
     async fn send(&self, is_there: bool, slice: &WireSlice, dry: bool) -> Result<WireSlice, Error> {
         let params = PostParams { dry_run: dry, field_manager: Some(MANAGER.to_owned()) };
         let verb = if is_there { "change" } else { "make" };
