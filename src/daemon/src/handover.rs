@@ -2,6 +2,7 @@
 //! the settings, the node's label. All take turns.
 
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::hardware::Objection;
 use crate::line::Line;
 use crate::orders::Order;
@@ -19,6 +21,8 @@ use crate::{cards, managed, process, snapshot};
 
 /// Holders that a refusal names.
 const NAMED: usize = 10;
+/// What is waited for before a card is anybody's.
+pub(crate) const PUBLISHING: &str = "the shim is being told of the card";
 
 /// Who is told what is waited for.
 pub(crate) enum Told<'a> {
@@ -55,13 +59,13 @@ pub(crate) async fn hand_over(
         return Err(refusal);
     }
     if by == ManagedBy::Operator {
-        managed::change(&daemon.paths.managed(), &card.uuid, true)
-            .map_err(|error| not_recorded(daemon, &error))?;
+        let card = card.uuid.clone();
+        write_down(daemon, told, move |path| managed::change(path, &card, true)).await?;
     }
     crash_point!("enable.recorded");
     set_managed(daemon, card, Some(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("enable.published");
     let changes = daemon.changes();
     cards::start(daemon, &card.uuid);
@@ -166,10 +170,10 @@ async fn take_back(
     crash_point!("disable.stopped");
     daemon.card_tasks().remove(&card.uuid);
     set_managed(daemon, card, None);
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("disable.published");
-    managed::change(&daemon.paths.managed(), &card.uuid, false)
-        .map_err(|error| not_recorded(daemon, &error))
+    let card = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::change(path, &card, false)).await
 }
 
 /// Waits until the first attempt to bring a card up has ended.
@@ -249,12 +253,20 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
     }
 }
 
-pub(crate) fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    not_written(daemon, &daemon.paths.managed(), error)
+/// Changes the file of what operators have set.
+pub(crate) async fn write_down(
+    daemon: &Daemon,
+    told: &mut Told<'_>,
+    change: impl FnOnce(&Path) -> io::Result<()> + Send + 'static,
+) -> Result<(), Refusal> {
+    let path = daemon.paths.managed();
+    let changed = daemon.files.run(FileKind::Managed, move || change(&path));
+    let changed = told.wait("what the operator wants is being written down", changed).await;
+    changed.map_err(|error| not_written(daemon, &daemon.paths.managed(), &error))
 }
 
 /// Below the state directory.
-pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &io::Error) -> Refusal {
     Refusal::new(
         Code::Ledger,
         format!("{} cannot be changed: {error}", path.display()),

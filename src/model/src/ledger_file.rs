@@ -168,6 +168,25 @@ impl LedgerFile {
     /// # Errors
     /// Where writing fails; the old file is then still there.
     pub fn store(&mut self, ledger: &Ledger) -> Result<(), LedgerFileError> {
+        let text = self.text(ledger)?;
+        self.put(&text)
+    }
+
+    /// The next text of the file, for [`Self::put`].
+    ///
+    /// # Errors
+    /// None that a ledger is known to bring about.
+    pub fn text(&self, ledger: &Ledger) -> Result<Vec<u8>, LedgerFileError> {
+        let generation = self.generation + 1;
+        serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
+            .map_err(|source| LedgerFileError::Corrupt { path: self.directory.join(FILE), source })
+    }
+
+    /// Replaces the file by its next text.
+    ///
+    /// # Errors
+    /// Where writing fails; the old file is then still there.
+    pub fn put(&mut self, text: &[u8]) -> Result<(), LedgerFileError> {
         match identity(&self.directory) {
             Ok(found) if found == self.identity => {}
             // An error of looking at the directory says more than the failed write would.
@@ -175,15 +194,12 @@ impl LedgerFile {
             _ => return Err(LedgerFileError::Replaced { path: self.directory.clone() }),
         }
         let target = self.directory.join(FILE);
-        let generation = self.generation + 1;
-        let text = serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
-            .map_err(|source| LedgerFileError::Corrupt { path: target.clone(), source })?;
         let new = New {
             steps: crash_steps!("ledger": "created", "written", "renamed"),
             ..New::of(0o600, Durability::Whole)
         };
-        file::replace(&target, &text, &new).map_err(io_error("write", &target))?;
-        self.generation = generation;
+        file::replace(&target, text, &new).map_err(io_error("write", &target))?;
+        self.generation += 1;
         Ok(())
     }
 }

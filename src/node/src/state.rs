@@ -218,11 +218,11 @@ impl Node {
         self.failing
     }
 
-    /// Takes note of an attempt to write all changes. Whether it began or ended an episode of
-    /// failures.
-    pub fn note_write(&mut self, is_written: bool) -> bool {
+    /// Takes note of an attempt to write the first `changes` changes. Whether it began or ended an
+    /// episode of failures.
+    pub fn note_write(&mut self, changes: u64, is_written: bool) -> bool {
         if is_written {
-            self.written = self.changes;
+            self.written = self.written.max(changes);
         }
         std::mem::replace(&mut self.failing, !is_written) == is_written
     }

@@ -32,7 +32,10 @@ pub(super) async fn activate(
     });
     let entry = match entry {
         // Where this fails the hook ends the container, and the grant ends with it.
-        Ok(entry) => daemon.recorded().await.map(|()| entry),
+        Ok(entry) => {
+            let recorded = line.wait("the grant is being recorded", daemon.recorded()).await;
+            recorded.map(|()| entry)
+        }
         Err(refusal) => Err(refusal),
     };
     let answer = match entry {
@@ -51,10 +54,13 @@ pub(super) async fn activate(
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
             }
-            let prepared = prepared(daemon, line, &entry)
-                .await
-                .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()))
-                .and_then(|()| door::close_if_ended(daemon, &entry.grant));
+            let prepared = match prepared(daemon, line, &entry).await {
+                Ok(()) => {
+                    let admitted = door::admit(daemon, &entry.grant, call.cgroup.as_ref());
+                    line.wait("the gate is being told of the container", admitted).await
+                }
+                Err(refusal) => Err(refusal),
+            };
             if prepared.is_ok() {
                 // The hook gives up a daemon that says nothing for two seconds.
                 line.wait("the driver is to limit the container's cgroup", daemon.limit(&entry))
@@ -178,6 +184,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::files::Files;
     use crate::fixture::{ALL, HOLDER, call, node};
     use crate::line::Speaker;
     use crate::settings::Settings;
@@ -191,7 +198,8 @@ mod tests {
         let mut config = Config::default();
         config.mps.supervisor = Supervisor::Holder;
         let ((tasks, _), (limits, _)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        Arc::new(Daemon::new(paths, Settings::new(config, None), node, file, tasks, limits))
+        let (settings, files) = (Settings::new(config, None), Files::start(|_| ()).unwrap());
+        Arc::new(Daemon::new(paths, settings, node, file, files, tasks, limits))
     }
 
     /// That of this very process, which is the container's init here.

@@ -119,7 +119,8 @@ pub(super) async fn reserve(
             "let the container engine and mpsgated run in the host's pid namespace",
         ));
     };
-    let answer = match tokens::confirm(daemon, call).await {
+    let confirmed = line.wait("its pod is being confirmed", tokens::confirm(daemon, call)).await;
+    let answer = match confirmed {
         Ok(confirmed) => grant(daemon, line, call, holder, confirmed.as_ref()).await,
         Err(refusal) => Err(refusal),
     };
@@ -177,11 +178,11 @@ async fn grant(
         if line.is_open() {
             give_up(daemon, &call.key);
         }
-        let _ = door::close_if_ended(daemon, &reserved.grant);
+        let _ = door::close_if_ended(daemon, &reserved.grant).await;
         return Err(refusal);
     }
     let grant = reserved.grant;
-    door::close_if_ended(daemon, &grant)?;
+    door::close_if_ended(daemon, &grant).await?;
     let cdi = Box::new(cdi_edits(daemon, &grant));
     crash_point!("daemon.reserve.stored");
     Ok(Reply::Reserved { grant: Box::new(grant), cdi })
@@ -195,7 +196,7 @@ async fn made_ready(
     call: &Reserve,
     holder: ProcessId,
 ) -> Result<(), Refusal> {
-    daemon.recorded().await?;
+    line.wait("the grant is being recorded", daemon.recorded()).await?;
     let grant = &reserved.grant;
     let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
     log::info!(

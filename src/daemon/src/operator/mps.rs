@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::{Answer, done};
 use crate::daemon::Daemon;
-use crate::handover::{Told, not_recorded, settled};
+use crate::handover::{PUBLISHING, Told, settled, write_down};
 use crate::line::Line;
 use crate::orders::{Clients, Order};
 use crate::{cards, cgroup, managed, process, snapshot};
@@ -80,12 +80,12 @@ async fn stop(
     label: &str,
 ) -> Result<String, Refusal> {
     // Written down first: what a crash leaves half stopped is stopped at the next start.
-    remember(daemon, card, true)?;
+    remember(daemon, told, card, true).await?;
     crash_point!("mps_stop.recorded");
     let stopped = order(daemon, told, card, label, |reply| Order::Stop { reply }).await;
     if let Err(refusal) = stopped {
         // Its card task brings it up again.
-        remember(daemon, card, false)?;
+        remember(daemon, told, card, false).await?;
         return Err(refusal);
     }
     crash_point!("mps_stop.ended");
@@ -141,7 +141,7 @@ async fn start(
     if let Some(card) = daemon.node().card_mut(&card.uuid) {
         card.health = Health::Starting;
     }
-    remember(daemon, card, false)?;
+    remember(daemon, told, card, false).await?;
     crash_point!("mps_start.recorded");
     cards::start(daemon, &card.uuid);
     come_up(daemon, told, card, label).await?;
@@ -203,9 +203,14 @@ fn fence(daemon: &Daemon, card: &CardId, trouble: Option<Trouble>) {
 }
 
 /// Keeps the card stopped over a restart of mpsgated, or forgets that.
-fn remember(daemon: &Daemon, card: &CardId, stopped: bool) -> Result<(), Refusal> {
-    managed::set_stopped(&daemon.paths.managed(), &card.uuid, stopped)
-        .map_err(|error| not_recorded(daemon, &error))?;
+async fn remember(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+    stopped: bool,
+) -> Result<(), Refusal> {
+    let uuid = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::set_stopped(path, &uuid, stopped)).await?;
     {
         let mut node = daemon.node();
         if stopped {
@@ -217,7 +222,7 @@ fn remember(daemon: &Daemon, card: &CardId, stopped: bool) -> Result<(), Refusal
             card.set_stopped(stopped);
         }
     }
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     daemon.tell_change();
     Ok(())
 }

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use super::{Answer as ToCaller, done};
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
 use crate::orders::Order;
@@ -48,7 +49,7 @@ pub(crate) async fn qualify(daemon: &Arc<Daemon>, line: &mut Line, call: &Qualif
         Qualify::Answer { id, answer } => self::answer(daemon, &mut told, id, answer).await,
         Qualify::End { id, keep } => {
             let _turn = told.turn(daemon).await;
-            end(daemon, id, *keep).await
+            end(daemon, &mut told, id, *keep).await
         }
     }
 }
@@ -68,7 +69,7 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
         (subject, node.card_id(card), card.index)
     };
     daemon.tell_change();
-    snapshot::publish(daemon);
+    drop(snapshot::publish(daemon));
     let refusal = match told.wait("closing the card", close(daemon, &card.uuid)).await {
         None => in_use(daemon, told, &card).await,
         refusal => refusal,
@@ -174,7 +175,7 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
     }
 }
 
-async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
+async fn end(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, keep: bool) -> ToCaller {
     let Asked { subject, answers, .. } = over(daemon, id).ok_or_else(not_asked)?;
     if !keep || answers.is_empty() {
         return done(String::new());
@@ -196,8 +197,9 @@ async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
         return done("nothing could be asked; the answers of before stay in force".to_owned());
     };
     let (kept, directory) = (found.clone(), daemon.paths.qualification());
-    let store = move |_: &_| qualification::store(&directory, &kept);
-    let stored = daemon.blocking(store).await;
+    let store = move || qualification::store(&directory, &kept);
+    let stored = daemon.files.run(FileKind::Answers, store);
+    let stored = told.wait("the answers are being written down", stored).await;
     stored.map_err(|error| not_written(daemon, &daemon.paths.qualification(), &error))?;
     let card = found.subject.card.clone();
     {
@@ -205,17 +207,17 @@ async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
         node.set_answers(&card, Ok(Some(found)));
         node.conclude();
     }
-    snapshot::publish(daemon);
+    drop(snapshot::publish(daemon));
     daemon.tell_change();
     log::info!(uuid = card.as_str(); "card was asked, and its answers count");
     done(format!("the answers of {card} count from now on"))
 }
 
 /// Opens the card again; what it was asked and has answered, where it still was.
-fn over(daemon: &Daemon, id: &str) -> Option<Asked> {
+fn over(daemon: &Arc<Daemon>, id: &str) -> Option<Asked> {
     let asked = daemon.node().end_asking(id);
     if asked.is_some() {
-        snapshot::publish(daemon);
+        drop(snapshot::publish(daemon));
         daemon.tell_change();
     }
     asked
