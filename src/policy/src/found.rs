@@ -161,6 +161,40 @@ impl Note {
     }
 }
 
+/// What one rule finds of a container that has no request: what changes it, and what is said.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) edits: Vec<Edit>,
+    /// In this order they are told: what nobody is stopped for, what was taken away, and what the
+    /// settings let through.
+    pub(crate) noted: Vec<Note>,
+    pub(crate) stripped: Vec<Note>,
+    pub(crate) warned: Vec<Note>,
+}
+
+impl Findings {
+    pub(crate) fn stripped(code: Code, text: impl Into<String>, edits: Vec<Edit>) -> Self {
+        let stripped = vec![Note::new(NoteAction::Stripped, code, text)];
+        Self { edits, stripped, ..Self::default() }
+    }
+
+    pub(crate) fn warned(code: Code, found: &str) -> Self {
+        let text = format!("{found}; let through by policy.unallocated = \"warn\"");
+        Self { warned: vec![Note::new(NoteAction::Warned, code, text)], ..Self::default() }
+    }
+}
+
+impl Extend<Self> for Findings {
+    fn extend<I: IntoIterator<Item = Self>>(&mut self, more: I) {
+        for one in more {
+            self.edits.extend(one.edits);
+            self.noted.extend(one.noted);
+            self.stripped.extend(one.stripped);
+            self.warned.extend(one.warned);
+        }
+    }
+}
+
 /// Notes of the same code and action as one: each is a message to mpsgated.
 pub(crate) fn one_of_each(notes: Vec<Note>) -> Vec<Note> {
     let mut kept: Vec<Note> = Vec::new();
