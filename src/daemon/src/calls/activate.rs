@@ -85,12 +85,7 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
     let needs_server = {
         let node = daemon.node();
         let cards = || entry.grant.cards.iter().filter_map(|granted| node.card(&granted.uuid));
-        for card in cards() {
-            if let Some(trouble) = card.trouble() {
-                let sentence = format!("{} {}", card.label(), trouble.why);
-                return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
-            }
-        }
+        cards().try_for_each(Card::serves)?;
         let unserved = |card: &&Card| !card.has_server_for(entry.grant.uid);
         let mut of_mps = cards().filter(|_| entry.grant.uses_mps());
         of_mps.find(unserved).map(|card| card.uuid.clone())
