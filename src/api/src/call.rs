@@ -1,9 +1,11 @@
 //! What a caller asks of the daemon.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
+use mpsgate_model::{Answer, ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
 use mpsgate_policy::NoteAction;
 use serde::{Deserialize, Serialize};
+
+use crate::Json;
 
 /// Whose words a request is: told by root-owned facts, never by annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,9 +181,8 @@ pub enum Qualify {
     Answer {
         /// As the answer to `Begin` said.
         id: String,
-        /// An [`Answer`](mpsgate_model::Answer) as JSON. The shim writes calls, too, and would
-        /// carry the code for what it never sends.
-        answer: String,
+        /// As text. The shim writes calls, too, and would carry the code for what it never sends.
+        answer: Json<Answer>,
     },
     /// It was asked.
     End {
