@@ -211,9 +211,10 @@ fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<No
         Ok(looked) => found.extend([looked]),
         Err(refusal) => return Verdict::Refuse(refusal),
     }
-    found.noted.extend(sysctls::note(input));
-    notes.extend(found.noted.into_iter().chain(found.stripped).chain(found.warned));
-    if found.edits.is_empty() { Verdict::Pass } else { Verdict::Edit(found.edits) }
+    found.notes.extend(sysctls::note(input));
+    let Findings { edits, notes: said } = found.in_order();
+    notes.extend(said);
+    if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }
 }
 
 /// Never refused, as nobody asked for it; with "warn" it is let through with the rest.

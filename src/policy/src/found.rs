@@ -165,32 +165,31 @@ impl Note {
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) edits: Vec<Edit>,
-    /// In this order they are told: what nobody is stopped for, what was taken away, and what the
-    /// settings let through.
-    pub(crate) noted: Vec<Note>,
-    pub(crate) stripped: Vec<Note>,
-    pub(crate) warned: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
 }
 
 impl Findings {
     pub(crate) fn stripped(code: Code, text: impl Into<String>, edits: Vec<Edit>) -> Self {
-        let stripped = vec![Note::new(NoteAction::Stripped, code, text)];
-        Self { edits, stripped, ..Self::default() }
+        Self { edits, notes: vec![Note::new(NoteAction::Stripped, code, text)] }
     }
 
     pub(crate) fn warned(code: Code, found: &str) -> Self {
         let text = format!("{found}; let through by policy.unallocated = \"warn\"");
-        Self { warned: vec![Note::new(NoteAction::Warned, code, text)], ..Self::default() }
+        Self { edits: Vec::new(), notes: vec![Note::new(NoteAction::Warned, code, text)] }
+    }
+
+    /// Told in this order: what nobody is stopped for, what was taken away, what is let through.
+    pub(crate) fn in_order(mut self) -> Self {
+        self.notes.sort_by_key(|note| (note.action != NoteAction::Noted, note.action));
+        self
     }
 }
 
 impl Extend<Self> for Findings {
     fn extend<I: IntoIterator<Item = Self>>(&mut self, more: I) {
-        for one in more {
-            self.edits.extend(one.edits);
-            self.noted.extend(one.noted);
-            self.stripped.extend(one.stripped);
-            self.warned.extend(one.warned);
+        for Self { edits, notes } in more {
+            self.edits.extend(edits);
+            self.notes.extend(notes);
         }
     }
 }

@@ -143,7 +143,7 @@ pub(crate) fn without_request(input: &Input<'_>) -> Result<Findings, Refusal> {
             format!("it {}, past its device rules (SECURITY.md, row 33)", found(mount, reach))
         });
     }
-    findings.noted.extend(Note::of_few(Code::Cgroup, &told));
+    findings.notes.extend(Note::of_few(Code::Cgroup, &told));
     let mut told = Few::default();
     for (mount, read_only) in card_files(input.mounts) {
         if close && !read_only {
@@ -153,12 +153,12 @@ pub(crate) fn without_request(input: &Input<'_>) -> Result<Findings, Refusal> {
             format!("it {}, past its device rules (SECURITY.md, row 33a)", with_card_files(mount))
         });
     }
-    findings.noted.extend(Note::of_few(Code::DeviceNode, &told));
+    findings.notes.extend(Note::of_few(Code::DeviceNode, &told));
     let mut told = Few::default();
     for mount in unknown(input.view) {
         told.add(|| format!("it {} (SECURITY.md, row 19)", not_looked_into(&mount)));
     }
-    findings.noted.extend(Note::of_few(Code::MpsMount, &told));
+    findings.notes.extend(Note::of_few(Code::MpsMount, &told));
     let looks = input.policy.unallocated != Unallocated::Warn
         && input.action == Action::Create
         && input.mounts.iter().any(|mount| mount.kind == MountKind::Exchangeable);

@@ -29,26 +29,11 @@ pub(super) struct Strays {
     begun: Option<Instant>,
 }
 
-/// What one look does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// Lists the node's cgroups, and looks at the first of them.
-    Begin,
-    /// Looks at the next of those that are left.
-    GoOn,
-    /// Nothing.
-    Rest,
-}
-
-impl Step {
-    /// `since`: how long ago the last search began.
-    fn decide(has_cards: bool, is_left: bool, since: Option<Duration>) -> Self {
-        match (has_cards, is_left) {
-            (true, true) => Self::GoOn,
-            (true, false) if since.is_none_or(|since| since >= SEARCH) => Self::Begin,
-            _ => Self::Rest,
-        }
-    }
+/// Whether a look lists the node's cgroups anew or goes on with those that are left; `None` where
+/// it does nothing. `since`: how long ago the last list was made.
+fn begins(has_cards: bool, is_left: bool, since: Option<Duration>) -> Option<bool> {
+    let is_due = since.is_none_or(|since| since >= SEARCH);
+    (has_cards && (is_left || is_due)).then_some(!is_left)
 }
 
 impl Strays {
@@ -65,11 +50,9 @@ impl Strays {
             (managed.map(|card| card.uuid.clone()).collect::<Vec<_>>(), granted)
         };
         let since = self.begun.map(|begun| begun.elapsed());
-        let step = Step::decide(!cards.is_empty(), !self.left.is_empty(), since);
-        match step {
-            Step::Rest => return,
-            Step::Begin => self.begun = Some(Instant::now()),
-            Step::GoOn => {}
+        let Some(begins) = begins(!cards.is_empty(), !self.left.is_empty(), since) else { return };
+        if begins {
+            self.begun = Some(Instant::now());
         }
         let root = daemon.paths.cgroups.clone();
         let mut left = std::mem::take(&mut self.left);
@@ -80,7 +63,7 @@ impl Strays {
             }
             let Ok(nvml) = hardware.nvml() else { return Vec::new() };
             let Some(limits) = nvml.memory_limits() else { return Vec::new() };
-            if step == Step::Begin {
+            if begins {
                 left = list(&root, &granted);
             }
             let until = Instant::now() + AT_ONCE;
@@ -129,20 +112,17 @@ mod tests {
     #[test]
     fn a_search_begins_once_a_minute_and_goes_on_until_nothing_is_left() {
         let short = Some(SEARCH.saturating_sub(Duration::from_millis(1)));
-        for (has_cards, is_left, since, step) in [
-            (true, false, None, Step::Begin),
-            (true, false, short, Step::Rest),
-            (true, false, Some(SEARCH), Step::Begin),
-            (true, true, short, Step::GoOn),
-            (true, true, Some(SEARCH * 2), Step::GoOn),
-            (false, false, None, Step::Rest),
-            (false, true, Some(SEARCH), Step::Rest),
+        for (has_cards, is_left, since, begins_now) in [
+            (true, false, None, Some(true)),
+            (true, false, short, None),
+            (true, false, Some(SEARCH), Some(true)),
+            (true, true, short, Some(false)),
+            (true, true, Some(SEARCH * 2), Some(false)),
+            (false, false, None, None),
+            (false, true, Some(SEARCH), None),
         ] {
-            assert_eq!(
-                Step::decide(has_cards, is_left, since),
-                step,
-                "{has_cards} {is_left} {since:?}"
-            );
+            let found = begins(has_cards, is_left, since);
+            assert_eq!(found, begins_now, "{has_cards} {is_left} {since:?}");
         }
     }
 }
