@@ -64,6 +64,15 @@ pub enum Now {
     Unreadable,
 }
 
+impl Now {
+    fn living(self) -> Option<(ProcessId, Whose)> {
+        match self {
+            Self::Living(process, whose) => Some((process, whose)),
+            Self::Ended | Self::Unreadable => None,
+        }
+    }
+}
+
 /// A part of the memory under a pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
@@ -142,10 +151,7 @@ impl Holders {
         // Of one that cannot be read nobody knows whether it is the one that has the pid.
         let is_read = now != Now::Unreadable;
         let is_meant = |start_time: u64| before.is_none_or(|before| start_time <= before);
-        let now = match now {
-            Now::Living(process, whose) if is_meant(process.start_time) => Some((process, whose)),
-            _ => None,
-        };
+        let now = now.living().filter(|(process, _)| is_meant(process.start_time));
         if let Some((process, whose)) = &now {
             self.see(*process, whose);
         }
