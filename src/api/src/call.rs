@@ -1,9 +1,11 @@
 //! The calls of the daemon's clients.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
+use mpsgate_model::{Answer, ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
 use mpsgate_policy::NoteAction;
 use serde::{Deserialize, Serialize};
+
+use crate::Json;
 
 /// Where a request comes from. Facts that root owns decide this, never annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,9 +181,9 @@ pub enum Qualify {
     Answer {
         /// The id from the answer to `Begin`.
         id: String,
-        /// An [`Answer`](mpsgate_model::Answer) as JSON. The shim encodes calls, too, and would
-        /// carry the code for a call that it never sends.
-        answer: String,
+        /// As text. The shim encodes calls, too, and would carry the code for a call that it never
+        /// sends.
+        answer: Json<Answer>,
     },
     /// All questions were asked.
     End {

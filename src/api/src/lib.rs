@@ -16,6 +16,7 @@ mod call;
 mod client;
 mod files;
 mod frame;
+mod json;
 mod kubernetes;
 mod message;
 mod status;
@@ -28,6 +29,7 @@ pub use call::{
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
+pub use json::Json;
 pub use kubernetes::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 pub use message::{
     Asking, ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal,

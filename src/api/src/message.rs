@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use mpsgate_model::{Cdi, Code, Grant, Refusal, Subject};
+use mpsgate_model::{Answer, Cdi, Code, Grant, Refusal, Subject};
 use serde::{Deserialize, Serialize};
 
-use crate::{Call, FrameError, GrantStatus, MpsAction, Status};
+use crate::{Call, FrameError, GrantStatus, Json, MpsAction, Status};
 
 /// Version of the messages. During an upgrade two versions run on a node, so each side understands
 /// its neighbours.
@@ -49,20 +49,19 @@ pub enum Reply<S = Status> {
     },
     /// The answer to an `mps` that was not confirmed. Nothing was done.
     WouldEnd {
-        /// A [`WouldEnd`] as JSON: the shim decodes replies, too, and would carry the code for a
-        /// list that it never sees.
-        list: String,
+        /// As text: the shim decodes replies, too, and would carry the code for a list that it
+        /// never sees.
+        list: Json<WouldEnd>,
     },
     /// The answer to `qualify`'s `begin`.
     Asking {
-        /// An [`Asking`] as JSON, for the same reason.
-        asking: String,
+        /// As text, for the same reason.
+        asking: Json<Asking>,
     },
     /// The answer to `qualify`'s `answer`.
     Answered {
-        /// An [`Answer`](mpsgate_model::Answer) as JSON: the one that was sent, or what is left of
-        /// it if it does not count.
-        answer: String,
+        /// The answer that was sent, or what is left of it if it does not count.
+        answer: Json<Answer>,
     },
     /// The answer to `reload`: one line for each setting that changed; none if nothing did.
     Reloaded {

@@ -17,7 +17,7 @@ use mpsgate_policy::NoteAction;
 use tokio::time::Instant;
 
 use self::activate::activate;
-use self::reserve::reserve;
+use self::reserve::{Reservation, reserve};
 use crate::daemon::Daemon;
 use crate::files::FileKind;
 use crate::line::{Caller, Line, Speaker};
@@ -45,7 +45,7 @@ pub(crate) async fn handle(
     }
     let answer = match call {
         Call::Reserve(call) => {
-            let answer = reserve(daemon, line, &caller, &call).await;
+            let answer = reserve(daemon, line, &caller, &call).await.map(Reservation::keep);
             daemon.events.reserved(since.elapsed(), answer.is_ok());
             answer
         }

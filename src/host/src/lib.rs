@@ -15,6 +15,7 @@ pub mod file;
 pub mod format;
 pub mod process;
 pub mod procfs;
+pub mod program;
 pub mod random;
 pub mod seats;
 pub mod socket;

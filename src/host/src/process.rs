@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 pub use rustix::process::Signal;
@@ -98,6 +98,20 @@ pub fn shown<T>(pid: u32, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
 pub fn age(process: &ProcessId) -> Option<Duration> {
     let ticks = ticks_now()?.checked_sub(process.start_time)?;
     Some(Duration::from_millis(ticks.checked_mul(MS_PER_TICK)?))
+}
+
+/// The first of these files, or directories, that was changed while the process ran. By ages, not
+/// times of day: the time of boot in `/proc/stat` is off where the clock was set since. Both are
+/// known to a hundredth of a second: a process that was started in the same one may count as older.
+#[must_use]
+pub fn changed_since<'a>(
+    process: &ProcessId,
+    mut files: impl Iterator<Item = &'a Path>,
+) -> Option<&'a Path> {
+    let age = age(process)?;
+    let unchanged =
+        |path: &Path| SystemTime::now().duration_since(path.metadata().ok()?.modified().ok()?).ok();
+    files.find(|path| unchanged(path).is_some_and(|unchanged| age > unchanged))
 }
 
 /// The parent of a process; `None` if that is init, or cannot be seen.

@@ -18,6 +18,7 @@ pub mod holders;
 mod machine;
 pub mod memory;
 pub mod refusals;
+mod refuse;
 pub mod slices;
 mod state;
 pub mod usage;

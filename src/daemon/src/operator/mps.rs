@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
+use mpsgate_api::{ClientProcess, Json, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
@@ -63,7 +63,7 @@ pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> An
     if !call.confirmed {
         let doing = format!("listing the clients of {label}");
         let list = told.wait(&doing, list(daemon, &card)).await;
-        return list.into_reply(daemon, &card, call.action);
+        return Ok(list.into_reply(daemon, &card, call.action));
     }
     let ended = match call.action {
         MpsAction::Stop => stop(daemon, &mut told, &card, &label).await,
@@ -296,7 +296,7 @@ fn name(daemon: &Daemon, card: &CardId, clients: Clients) -> Vec<ServerClients> 
 }
 
 impl List {
-    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Answer {
+    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Reply {
         let status = daemon.node().status();
         let grants = status.grants.into_iter().filter(|grant| grant.card == card.uuid.as_str());
         let index = status.cards.iter().find(|known| known.uuid == card.uuid.as_str());
@@ -308,10 +308,6 @@ impl List {
             servers: self.servers,
             unknown: self.unknown,
         };
-        // Plain fields: there is nothing in it that JSON cannot hold.
-        serde_json::to_string(&list).map(|list| Reply::WouldEnd { list }).map_err(|error| {
-            let why = format!("the list cannot be written: {error}");
-            Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-        })
+        Reply::WouldEnd { list: Json::of(&list) }
     }
 }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mpsgate_api::{Asking, Qualify, Reply};
+use mpsgate_api::{Asking, Json, Qualify, Reply};
 use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal};
 use mpsgate_node::card::Asking as Asked;
 use mpsgate_oci::runtime_log::rfc3339;
@@ -90,10 +90,7 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
     log::info!(uuid = card.uuid.as_str(), id = id.as_str(); "card is being asked");
     let control = daemon.settings.now().mps.control.clone();
     let asking = Asking { id, subject, card_index, control };
-    serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
-        let why = format!("the answer cannot be written: {error}");
-        Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-    })
+    Ok(Reply::Asking { asking: Json::of(&asking) })
 }
 
 /// Has no scheduler send pods to a card that kubelet knows. Why it is not asked, where one came all
@@ -125,8 +122,16 @@ fn not_asked() -> Refusal {
 }
 
 /// Takes an answer, and says what of it counts.
-async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &str) -> ToCaller {
-    let answer: Answer = serde_json::from_str(answer).map_err(|error| unread(&error))?;
+async fn answer(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    id: &str,
+    answer: &Json<Answer>,
+) -> ToCaller {
+    let answer = answer.read().map_err(|error| {
+        let why = format!("the answer cannot be read or written: {error}");
+        Refusal::new(Code::DaemonVersion, why, "use the mpsgate of the same package as mpsgated")
+    })?;
     let card = daemon.node().asked_card(id).map(|card| card.uuid.clone()).ok_or_else(not_asked)?;
     if answer.may_be_chance() {
         told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
@@ -138,13 +143,7 @@ async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &st
             meanwhile = answer.meanwhile.as_str(); "an answer does not count"
         );
     }
-    let reply = serde_json::to_string(&answer).map(|answer| Reply::Answered { answer });
-    reply.map_err(|error| unread(&error))
-}
-
-fn unread(error: &serde_json::Error) -> Refusal {
-    let why = format!("the answer cannot be read or written: {error}");
-    Refusal::new(Code::DaemonVersion, why, "use the mpsgate of the same package as mpsgated")
+    Ok(Reply::Answered { answer: Json::of(&answer) })
 }
 
 /// Returns once control daemon, gate and NVML have told of a card after this moment, so that what

@@ -14,7 +14,7 @@ use crate::harness::{
 
 fn begin(daemon: &Running, gpu: &str) -> Result<Asking, WireRefusal> {
     match daemon.call(Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() })) {
-        Reply::Asking { asking } => Ok(serde_json::from_str(&asking).unwrap()),
+        Reply::Asking { asking } => Ok(asking.read().unwrap()),
         Reply::Refused(refusal) => Err(refusal),
         other => panic!("{other:?}"),
     }
@@ -22,9 +22,9 @@ fn begin(daemon: &Running, gpu: &str) -> Result<Asking, WireRefusal> {
 
 /// What counts of an answer.
 fn answered(daemon: &Running, id: &str, answer: &str) -> Result<Answer, WireRefusal> {
-    let (id, answer) = (id.to_owned(), answer.to_owned());
+    let (id, answer) = (id.to_owned(), answer.to_owned().into());
     match daemon.call(Call::Qualify(Qualify::Answer { id, answer })) {
-        Reply::Answered { answer } => Ok(serde_json::from_str(&answer).unwrap()),
+        Reply::Answered { answer } => Ok(answer.read().unwrap()),
         Reply::Refused(refusal) => Err(refusal),
         other => panic!("{other:?}"),
     }
