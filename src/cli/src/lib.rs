@@ -16,15 +16,15 @@
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
 //!      ├► run ─► mpsgated, and then the command itself
 //!      ├► slurm ─► mpsgated, and what slurmd reads
-//!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
+//!      ├► run-probe, qualify ─► client ─► mpsgate-runtime   (containers for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
 
 mod args;
 mod cards;
+mod client;
 mod completions;
 mod configure;
-mod container;
 mod daemon;
 mod doctor;
 mod error;
