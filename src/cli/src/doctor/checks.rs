@@ -1,16 +1,33 @@
-//! The checks: facts in, findings out. Pure, so that a test can show each of them a broken node.
+//! The checks: each gathers what it alone looks at, and judges that. To judge is pure, so that a
+//! test can show each check a broken node.
+//!
+//! A file has the checks of one subject, with their texts and their tests. What several subjects
+//! rest on is [`Node`]'s.
 //!
 //! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should
 //! know. `skip`: cannot be evaluated here, mostly because of another finding.
 
-mod host;
+mod cards;
+mod driver;
+mod engines;
+mod files;
+mod kernel;
 mod mps;
-mod node;
-mod own;
+mod mpsgated;
+mod programs;
+mod settings;
 
 use serde::Serialize;
 
-use super::facts::{Facts, Trouble};
+pub(super) use self::cards::LEASES;
+pub(super) use self::driver::MODULE_FILE;
+pub(super) use self::files::LEDGER_FILE;
+
+use super::node::Node;
+use super::root::{Known, Root, Trouble};
+
+const LOGS: &str = "journalctl -u mpsgated -n 50";
+const RESTART: &str = "systemctl restart mpsgated";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,56 +63,97 @@ pub(super) struct Finding {
     pub(super) hint: Option<String>,
 }
 
-type Check = fn(&Facts) -> Vec<Finding>;
+/// A check of what it gathers itself. No more than the gathering touches the node.
+struct Check<F> {
+    name: &'static str,
+    gather: fn(Root<'_>, &Node) -> Known<F>,
+    judge: fn(&F, &Node) -> Vec<Finding>,
+    /// What to do where nothing can be gathered, unless the error says it.
+    otherwise: &'static str,
+}
+
+/// A check of what is known of the node already.
+struct Told {
+    name: &'static str,
+    judge: fn(&Node) -> Vec<Finding>,
+}
+
+pub(super) trait Look: Sync {
+    fn look(&self, root: Root<'_>, node: &Node) -> Vec<Finding>;
+}
+
+impl<F> Look for Check<F> {
+    fn look(&self, root: Root<'_>, node: &Node) -> Vec<Finding> {
+        self.find(&(self.gather)(root, node), node)
+    }
+}
+
+impl<F> Check<F> {
+    fn find(&self, gathered: &Known<F>, node: &Node) -> Vec<Finding> {
+        named(
+            self.name,
+            match gathered {
+                Ok(facts) => (self.judge)(facts, node),
+                Err(trouble) => vec![failed(trouble, self.otherwise)],
+            },
+        )
+    }
+}
+
+impl Look for Told {
+    fn look(&self, _: Root<'_>, node: &Node) -> Vec<Finding> {
+        named(self.name, (self.judge)(node))
+    }
+}
 
 /// Every check, in the order of the report: what the others rest on comes first.
-pub(super) const CHECKS: &[(&str, Check)] = &[
-    ("root", own::root),
-    ("config", own::config),
-    ("kernel", node::kernel),
-    ("pidfd", node::pidfd),
-    ("cgroup", node::cgroup),
-    ("clock", host::clock),
-    ("security-module", host::security),
-    ("driver", host::driver),
-    ("nvml", node::nvml),
-    ("card", node::cards),
-    ("memory-limits", node::memory_limits),
-    ("device-nodes", node::device_nodes),
-    ("runtime", own::runtime),
-    ("programs", own::programs),
-    ("engine", host::engines),
-    ("kubelet", host::kubelet),
-    ("daemon", own::daemon),
-    ("metrics", own::metrics),
-    ("socket-paths", own::socket_paths),
-    ("ledger", own::ledger),
-    ("enabled", own::enabled),
-    ("tokens", own::tokens),
-    ("device-plugin", own::device_plugin),
-    ("claims", own::claims),
-    ("slurm", own::slurm),
-    ("api-server", own::api_server),
-    ("snapshot", own::snapshot),
-    ("runtime-link", own::runtime_link),
-    ("ipc", node::ipc),
-    ("open-files", node::open_files),
-    ("mps-control", mps::control),
-    ("mps-state", mps::state),
-    ("mps-gate", mps::gate),
-    ("qualified", mps::qualified),
-    ("compute-mode", mps::compute_mode),
-    ("lease", mps::lease),
-    ("default-mps", mps::default_daemon),
+pub(super) const CHECKS: &[&dyn Look] = &[
+    &settings::ROOT,
+    &settings::CONFIG,
+    &kernel::KERNEL,
+    &kernel::PIDFD,
+    &kernel::CGROUP,
+    &files::CLOCK,
+    &kernel::SECURITY,
+    &driver::MODULE,
+    &driver::NVML,
+    &cards::CARD,
+    &driver::MEMORY_LIMITS,
+    &driver::DEVICE_NODES,
+    &programs::RUNTIME,
+    &programs::OWN,
+    &engines::ENGINE,
+    &engines::KUBELET,
+    &mpsgated::DAEMON,
+    &mpsgated::METRICS,
+    &files::SOCKET_PATHS,
+    &files::LEDGER,
+    &settings::ENABLED,
+    &files::TOKENS,
+    &mpsgated::DEVICE_PLUGIN,
+    &mpsgated::CLAIMS,
+    &mpsgated::SLURM,
+    &mpsgated::API_SERVER,
+    &files::SNAPSHOT,
+    &programs::RUNTIME_LINK,
+    &kernel::IPC,
+    &kernel::OPEN_FILES,
+    &mps::CONTROL,
+    &mps::STATE,
+    &mps::GATE,
+    &cards::QUALIFIED,
+    &cards::COMPUTE_MODE,
+    &cards::LEASE,
+    &mps::DEFAULT,
 ];
 
 /// Runs every check.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    CHECKS.iter().flat_map(|(name, check)| named(name, check(facts))).collect()
+pub(super) fn all(root: Root<'_>, node: &Node) -> Vec<Finding> {
+    CHECKS.iter().flat_map(|check| check.look(root, node)).collect()
 }
 
-fn named(name: &'static str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
-    findings.into_iter().map(move |finding| Finding { name, ..finding })
+fn named(name: &'static str, findings: Vec<Finding>) -> Vec<Finding> {
+    findings.into_iter().map(|finding| Finding { name, ..finding }).collect()
 }
 
 fn finding(result: Outcome, evidence: impl Into<String>, hint: Option<String>) -> Finding {
@@ -129,3 +187,6 @@ impl Finding {
         Self { subject: Some(subject.to_string()), ..self }
     }
 }
+
+#[cfg(test)]
+mod tests;
