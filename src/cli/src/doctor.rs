@@ -1,7 +1,7 @@
 //! `mpsgate doctor`: looks at everything that a grant needs, and says what to do.
 //!
 //! ```text
-//! Node (settings, NVML, mpsgated) ─► each check: gather ─► judge (pure) ─► Finding ─► report ─► bundle
+//! Node (settings, NVML, mpsgated) ─► each check: gather ─► judge (pure) ─► report ─► bundle
 //! ```
 //!
 //! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot
@@ -12,7 +12,7 @@ mod checks;
 mod elf;
 mod node;
 mod report;
-mod root;
+mod trouble;
 
 use mpsgate_edge::{ExitCode, print};
 
@@ -23,9 +23,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {
         bundle::check_target(target)?;
     }
-    let root = root::Root(&args.root);
-    let node = node::Node::gather(root);
-    let findings = checks::all(root, &node);
+    let node = node::Node::gather(&args.root);
+    let findings = checks::all(&node);
     let simulated = node.is_simulated();
     let text = match args.output {
         Output::Text => report::render_text(&findings, simulated, print::coloured()),

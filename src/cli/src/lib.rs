@@ -13,18 +13,18 @@
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► usage ─► mpsgated's files of each day
-//!      ├► doctor: checks, each gather ─► judge ─► report
+//!      ├► doctor: each check: gather ─► judge ─► report
 //!      ├► run ─► mpsgated, and then the command itself
 //!      ├► slurm ─► mpsgated, and what slurmd reads
-//!      ├► run-probe, qualify ─► client ─► mpsgate-runtime   (containers for probe)
+//!      ├► run-probe, qualify ─► cuda_client ─► mpsgate-runtime   (containers for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
 
 mod args;
 mod cards;
-mod client;
 mod completions;
 mod configure;
+mod cuda_client;
 mod daemon;
 mod doctor;
 mod error;

@@ -23,7 +23,7 @@ use mpsgate_model::{Answer, Question};
 
 use self::questions::{ALL, Asker, FULL};
 use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
-use crate::client::{self, Runtime};
+use crate::cuda_client::{self, Runtime};
 use crate::error::RunProbeError;
 use crate::{CliError, daemon};
 
@@ -94,7 +94,7 @@ fn ask_due(how: &AskArgs, socket: &Path) -> Result<ExitCode, CliError> {
 
 /// Asks a card everything, and has mpsgated keep what it answered.
 fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>), CliError> {
-    let ended = client::signals()?;
+    let ended = cuda_client::signals()?;
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     // Whether there is an mpsgated, and whether it may be asked, it says best.
     daemon::status(socket)?;

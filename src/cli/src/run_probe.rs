@@ -8,14 +8,14 @@ use mpsgate_edge::{ExitCode, print};
 
 use crate::CliError;
 use crate::args::{Output, RunProbeArgs};
-use crate::client::{self, Bundle, Container, Runs, Runtime};
+use crate::cuda_client::{self, Bundle, Container, Runs, Runtime};
 use crate::error::RunProbeError;
 
 /// Where runc keeps its containers when nobody says otherwise.
 const ROOT: &str = "/run/runc";
 
 pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
-    let ended = client::signals()?;
+    let ended = cuda_client::signals()?;
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let output: &[&str] = if args.output == Output::Json { &["-o", "json"] } else { &[] };
     let probe = Container {

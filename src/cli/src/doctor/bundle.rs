@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::root::Root;
 use crate::CliError;
 use crate::error::BundleError;
 
@@ -76,7 +75,7 @@ pub(super) fn write(
     report: &str,
     now_ms: u64,
 ) -> Result<String, CliError> {
-    let mut collected = sources::collect(Root(root), report);
+    let mut collected = sources::collect(root, report);
     let manifest = Part {
         name: "manifest.json".to_owned(),
         from: "mpsgate doctor --bundle".to_owned(),

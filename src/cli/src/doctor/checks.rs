@@ -1,30 +1,31 @@
-//! The checks: each gathers what it alone looks at, and judges that. To judge is pure, so that a
-//! test can show each check a broken node.
+//! The checks: each gathers what it alone looks at, and judges that. What several rest on is
+//! [`Node`]'s. To judge is pure, so that a test can show each check a broken node.
 //!
-//! A file has the checks of one subject, with their texts and their tests. What several subjects
-//! rest on is [`Node`]'s.
+//! A file has the checks of one subject, with their texts and their tests.
 //!
 //! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should
 //! know. `skip`: cannot be evaluated here, mostly because of another finding.
 
-mod cards;
-mod driver;
-mod engines;
-mod files;
-mod kernel;
-mod mps;
+mod callers;
+mod control_daemons;
+mod each_card;
+mod installed_programs;
 mod mpsgated;
-mod programs;
-mod settings;
+mod node_kernel;
+mod nvidia_driver;
+mod own_settings;
+mod state_files;
+
+use std::borrow::Borrow;
 
 use serde::Serialize;
 
-pub(super) use self::cards::LEASES;
-pub(super) use self::driver::MODULE_FILE;
-pub(super) use self::files::LEDGER_FILE;
+pub(super) use self::each_card::LEASES;
+pub(super) use self::nvidia_driver::MODULE_FILE;
+pub(super) use self::state_files::LEDGER_FILE;
 
 use super::node::Node;
-use super::root::{Known, Root, Trouble};
+use super::trouble::Trouble;
 
 const LOGS: &str = "journalctl -u mpsgated -n 50";
 const RESTART: &str = "systemctl restart mpsgated";
@@ -63,97 +64,58 @@ pub(super) struct Finding {
     pub(super) hint: Option<String>,
 }
 
-/// A check of what it gathers itself. No more than the gathering touches the node.
-struct Check<F> {
-    name: &'static str,
-    gather: fn(Root<'_>, &Node) -> Known<F>,
-    judge: fn(&F, &Node) -> Vec<Finding>,
-    /// What to do where nothing can be gathered, unless the error says it.
-    otherwise: &'static str,
-}
-
-/// A check of what is known of the node already.
-struct Told {
-    name: &'static str,
-    judge: fn(&Node) -> Vec<Finding>,
-}
-
-pub(super) trait Look: Sync {
-    fn look(&self, root: Root<'_>, node: &Node) -> Vec<Finding>;
-}
-
-impl<F> Look for Check<F> {
-    fn look(&self, root: Root<'_>, node: &Node) -> Vec<Finding> {
-        self.find(&(self.gather)(root, node), node)
-    }
-}
-
-impl<F> Check<F> {
-    fn find(&self, gathered: &Known<F>, node: &Node) -> Vec<Finding> {
-        named(
-            self.name,
-            match gathered {
-                Ok(facts) => (self.judge)(facts, node),
-                Err(trouble) => vec![failed(trouble, self.otherwise)],
-            },
-        )
-    }
-}
-
-impl Look for Told {
-    fn look(&self, _: Root<'_>, node: &Node) -> Vec<Finding> {
-        named(self.name, (self.judge)(node))
-    }
-}
+/// Something of each thing that is looked at; or what ends the check.
+type Found = Result<Vec<Finding>, Finding>;
+type Check = fn(&Node) -> Found;
 
 /// Every check, in the order of the report: what the others rest on comes first.
-pub(super) const CHECKS: &[&dyn Look] = &[
-    &settings::ROOT,
-    &settings::CONFIG,
-    &kernel::KERNEL,
-    &kernel::PIDFD,
-    &kernel::CGROUP,
-    &files::CLOCK,
-    &kernel::SECURITY,
-    &driver::MODULE,
-    &driver::NVML,
-    &cards::CARD,
-    &driver::MEMORY_LIMITS,
-    &driver::DEVICE_NODES,
-    &programs::RUNTIME,
-    &programs::OWN,
-    &engines::ENGINE,
-    &engines::KUBELET,
-    &mpsgated::DAEMON,
-    &mpsgated::METRICS,
-    &files::SOCKET_PATHS,
-    &files::LEDGER,
-    &settings::ENABLED,
-    &files::TOKENS,
-    &mpsgated::DEVICE_PLUGIN,
-    &mpsgated::CLAIMS,
-    &mpsgated::SLURM,
-    &mpsgated::API_SERVER,
-    &files::SNAPSHOT,
-    &programs::RUNTIME_LINK,
-    &kernel::IPC,
-    &kernel::OPEN_FILES,
-    &mps::CONTROL,
-    &mps::STATE,
-    &mps::GATE,
-    &cards::QUALIFIED,
-    &cards::COMPUTE_MODE,
-    &cards::LEASE,
-    &mps::DEFAULT,
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("root", own_settings::root),
+    ("config", own_settings::config),
+    ("kernel", node_kernel::kernel),
+    ("pidfd", node_kernel::pidfd),
+    ("cgroup", node_kernel::cgroup),
+    ("clock", state_files::clock),
+    ("security-module", node_kernel::security),
+    ("driver", nvidia_driver::module),
+    ("nvml", nvidia_driver::nvml),
+    ("card", each_card::card),
+    ("memory-limits", nvidia_driver::memory_limits),
+    ("device-nodes", nvidia_driver::device_nodes),
+    ("runtime", installed_programs::runtime),
+    ("programs", installed_programs::own),
+    ("engine", callers::engine),
+    ("kubelet", callers::kubelet),
+    ("daemon", mpsgated::daemon),
+    ("metrics", mpsgated::metrics),
+    ("socket-paths", state_files::socket_paths),
+    ("ledger", state_files::ledger),
+    ("enabled", own_settings::enabled),
+    ("tokens", state_files::tokens),
+    ("device-plugin", mpsgated::device_plugin),
+    ("claims", mpsgated::claims),
+    ("slurm", mpsgated::slurm),
+    ("api-server", mpsgated::api_server),
+    ("snapshot", state_files::snapshot),
+    ("runtime-link", installed_programs::runtime_link),
+    ("ipc", node_kernel::ipc),
+    ("open-files", node_kernel::open_files),
+    ("mps-control", control_daemons::control),
+    ("mps-state", control_daemons::state),
+    ("mps-gate", control_daemons::gate),
+    ("qualified", each_card::qualified),
+    ("compute-mode", each_card::compute_mode),
+    ("lease", each_card::lease),
+    ("default-mps", control_daemons::default),
 ];
 
 /// Runs every check.
-pub(super) fn all(root: Root<'_>, node: &Node) -> Vec<Finding> {
-    CHECKS.iter().flat_map(|check| check.look(root, node)).collect()
-}
-
-fn named(name: &'static str, findings: Vec<Finding>) -> Vec<Finding> {
-    findings.into_iter().map(|finding| Finding { name, ..finding }).collect()
+pub(super) fn all(node: &Node) -> Vec<Finding> {
+    let look = |&(name, check): &(&'static str, Check)| {
+        let found = check(node).unwrap_or_else(|finding| vec![finding]);
+        found.into_iter().map(move |finding| Finding { name, ..finding })
+    };
+    CHECKS.iter().flat_map(look).collect()
 }
 
 fn finding(result: Outcome, evidence: impl Into<String>, hint: Option<String>) -> Finding {
@@ -180,6 +142,11 @@ fn fail(evidence: impl Into<String>, hint: impl Into<String>) -> Finding {
 fn failed(trouble: &Trouble, otherwise: &str) -> Finding {
     let hint = trouble.hint.clone().unwrap_or_else(|| otherwise.to_owned());
     fail(trouble.what.clone(), hint)
+}
+
+/// Without its fact a check is a failure.
+fn or<T>(fact: Result<T, impl Borrow<Trouble>>, otherwise: &str) -> Result<T, Finding> {
+    fact.map_err(|trouble| failed(trouble.borrow(), otherwise))
 }
 
 impl Finding {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mpsgate_api::{NodeSnapshot, Status};
 use mpsgate_config::{Config, Manage, Origin, paths};
@@ -11,7 +11,7 @@ use mpsgate_gpu::{Card, GpuError, Nvml};
 use mpsgate_host::format::{self, FormatError};
 use mpsgate_policy::schedule::Word;
 
-use super::root::{Known, Root, Trouble, read};
+use super::trouble::{Known, Trouble, below, read};
 use crate::daemon;
 use crate::snapshot::{self, SnapshotError};
 
@@ -23,6 +23,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Plain values, so that each check can be shown a broken node.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
+    pub(super) root: PathBuf,
     pub(super) euid: u32,
     pub(super) config: Known<(Config, Origin)>,
     pub(super) nvml: Known<NvmlFacts>,
@@ -55,21 +56,26 @@ pub(super) enum Cgroup {
 }
 
 impl Node {
-    pub(super) fn gather(root: Root<'_>) -> Self {
-        let config = Config::load_with_origin(&root.below(paths::CONFIG_FILE));
+    pub(super) fn gather(root: &Path) -> Self {
+        let config = Config::load_with_origin(&below(root, paths::CONFIG_FILE));
         let config = config.map_err(|error| Trouble::of(&error, error.hint()));
         let library = config.as_ref().map(|(config, _)| config.nvml.library.clone());
         let library = library.unwrap_or_else(|_| Config::default().nvml.library);
         Self {
+            root: root.to_owned(),
             euid: nix::unistd::geteuid().as_raw(),
             config,
             nvml: nvml(root, &library),
-            daemon: daemon::status(&root.below(paths::SOCKET))
+            daemon: daemon::status(&below(root, paths::SOCKET))
                 .map_err(|error| Trouble::of(&error, error.hint())),
             snapshot: snapshot(root),
             enabled: enabled(root),
             cgroup: cgroup(root),
         }
+    }
+
+    pub(super) fn below(&self, path: impl AsRef<Path>) -> PathBuf {
+        below(&self.root, path)
     }
 
     /// The settings, or what holds without.
@@ -113,9 +119,9 @@ impl Node {
     }
 }
 
-fn nvml(root: Root<'_>, library: &Path) -> Known<NvmlFacts> {
+fn nvml(root: &Path, library: &Path) -> Known<NvmlFacts> {
     let failed = |error: GpuError| Trouble::of(&error, error.hint());
-    let nvml = Nvml::load(root.below(library)).map_err(failed)?;
+    let nvml = Nvml::load(below(root, library)).map_err(failed)?;
     let cards = nvml.cards().map_err(failed).map(|cards| {
         cards
             .into_iter()
@@ -142,12 +148,12 @@ fn offers_limits(nvml: &Nvml, cards: &Known<Vec<Known<Card>>>) -> bool {
     })
 }
 
-fn enabled(root: Root<'_>) -> Known<BTreeSet<String>> {
+fn enabled(root: &Path) -> Known<BTreeSet<String>> {
     #[derive(serde::Deserialize)]
     struct Enabled {
         cards: BTreeSet<String>,
     }
-    let path = root.below(paths::STATE_DIR).join(ENABLED);
+    let path = below(root, paths::STATE_DIR).join(ENABLED);
     let Some(text) = read(&path)? else { return Ok(BTreeSet::new()) };
     let shown = path.display();
     let Enabled { cards } =
@@ -166,8 +172,8 @@ fn enabled(root: Root<'_>) -> Known<BTreeSet<String>> {
     Ok(cards)
 }
 
-fn snapshot(root: Root<'_>) -> Known<Option<NodeSnapshot>> {
-    match snapshot::load(&root.below(paths::NODE_SNAPSHOT)) {
+fn snapshot(root: &Path) -> Known<Option<NodeSnapshot>> {
+    match snapshot::load(&below(root, paths::NODE_SNAPSHOT)) {
         Ok(snapshot) => Ok(Some(snapshot)),
         Err(SnapshotError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(None)
@@ -176,10 +182,10 @@ fn snapshot(root: Root<'_>) -> Known<Option<NodeSnapshot>> {
     }
 }
 
-fn cgroup(root: Root<'_>) -> Cgroup {
-    let has = |name: &str| root.below(CGROUPS).join(name).exists();
+fn cgroup(root: &Path) -> Cgroup {
+    let has = |name: &str| below(root, CGROUPS).join(name).exists();
     if has("cgroup.controllers") {
-        let controllers = read(&root.below(CGROUPS).join("cgroup.controllers"));
+        let controllers = read(&below(root, CGROUPS).join("cgroup.controllers"));
         let controllers = controllers.ok().flatten().unwrap_or_default();
         Cgroup::V2 { dmem: controllers.split_ascii_whitespace().any(|name| name == "dmem") }
     } else if has("unified/cgroup.controllers") {

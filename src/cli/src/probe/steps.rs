@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::allocate_all;
 use super::cuda::Cuda;
-use crate::client::{self, Client, Silent};
+use crate::cuda_client::{self, Client, Silent};
 use crate::error::CudaError;
 
 /// What a client beside may take for all its steps; then its asker has given up, too.
@@ -156,7 +156,8 @@ impl<'a> Steps<'a> {
 /// Has a client with the same environment take all that it gets; what came of that.
 fn beside(library: &OsStr) -> Result<(Client<'static>, Step), Silent> {
     let own = std::env::current_exe().map_err(|error| Silent::NotStarted(error.to_string()))?;
-    let mut client = Client::beside(client::steps(&own, library), &NEVER, Instant::now() + BESIDE)?;
+    let mut client =
+        Client::beside(cuda_client::steps(&own, library), &NEVER, Instant::now() + BESIDE)?;
     let step = client.steps(&["attach", "context", "fill"])?;
     Ok((client, step))
 }

@@ -19,9 +19,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::args::QualifyArgs;
-use crate::client::PATH;
+use crate::cuda_client::PATH;
 use crate::error::RunProbeError;
-use crate::{CliError, client, node_namespaces};
+use crate::{CliError, cuda_client, node_namespaces};
 
 /// What node-install has put there.
 const OWN: &str = "/usr/bin/mpsgate";
@@ -42,7 +42,7 @@ pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     };
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let every = Duration::from_secs(every.into());
-    let ended = client::signals()?;
+    let ended = cuda_client::signals()?;
     let mut backoff = Backoff::new(FIRST.min(every), every);
     loop {
         match command(&own, args).arg("--from-pod").spawn() {

@@ -12,7 +12,7 @@ use mpsgate_model::{
     Answer, ComputeMode, ContainerId, GrantKey, Guarantee, Instance, OneOf, Question, Verdict,
 };
 
-use crate::client::{self, Bundle, Client, Container, Runs, Runtime, Silent};
+use crate::cuda_client::{self, Bundle, Client, Container, Runs, Runtime, Silent};
 use crate::probe::Step;
 use crate::{CliError, daemon};
 
@@ -360,7 +360,7 @@ impl<'a> Asker<'a> {
             return Ok(Seen::not_asked(format!("its compute mode is {mode}, not {exclusive}")));
         }
         let _client = self.attached(GRANTED)?;
-        let mut command = client::steps(self.own, self.library);
+        let mut command = cuda_client::steps(self.own, self.library);
         command.env_clear().env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
         command.env("CUDA_VISIBLE_DEVICES", self.asking.subject.card.as_str());
         let mut beside = Client::beside(command, self.runtime.ended, self.deadline)?;

@@ -15,7 +15,7 @@ use crate::configure::programs;
 use crate::daemon;
 use crate::doctor::checks::{LEASES, LEDGER_FILE, MODULE_FILE};
 use crate::doctor::node::ENABLED;
-use crate::doctor::root::Root;
+use crate::doctor::trouble::below;
 
 /// The end of a log, in bytes.
 const LOG_TAIL: u64 = 256 << 10;
@@ -46,7 +46,7 @@ enum Kind {
     Unit,
 }
 
-pub(super) fn collect(root: Root<'_>, report: &str) -> Collected {
+pub(super) fn collect(root: &Path, report: &str) -> Collected {
     let mut found = Collected::default();
     found.document("doctor.json", "mpsgate doctor -o json", report);
     status(&mut found, root);
@@ -70,29 +70,29 @@ pub(super) fn collect(root: Root<'_>, report: &str) -> Collected {
 }
 
 /// What mpsgated says, or why it says nothing.
-fn status(found: &mut Collected, root: Root<'_>) {
-    match daemon::status(&root.below(paths::SOCKET)).and_then(|status| Ok(print::json(&status)?)) {
+fn status(found: &mut Collected, root: &Path) {
+    match daemon::status(&below(root, paths::SOCKET)).and_then(|status| Ok(print::json(&status)?)) {
         Ok(text) => found.document("status.json", "mpsgate status -o json", &text),
         Err(error) => found.leave_out("mpsgate status -o json", printable::chain(&error)),
     }
 }
 
 /// The settings, where nothing is in them that mpsgate does not know.
-fn settings(found: &mut Collected, root: Root<'_>) {
-    match Config::load(&root.below(paths::CONFIG_FILE)) {
+fn settings(found: &mut Collected, root: &Path) {
+    match Config::load(&below(root, paths::CONFIG_FILE)) {
         Ok(_) => found.file(root, "config.toml", Path::new(paths::CONFIG_FILE), Kind::Settings),
         Err(error) => found.leave_out(paths::CONFIG_FILE, printable::chain(&error)),
     }
 }
 
-fn mps_logs(found: &mut Collected, root: Root<'_>) {
-    let cards = std::fs::read_dir(root.below(paths::MPS_DIR)).into_iter().flatten().flatten();
+fn mps_logs(found: &mut Collected, root: &Path) {
+    let cards = std::fs::read_dir(below(root, paths::MPS_DIR)).into_iter().flatten().flatten();
     let mut numbers: Vec<u32> =
         cards.filter_map(|card| card.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     for card in numbers {
         let directory = PathBuf::from(format!("{}/{card}/log", paths::MPS_DIR));
-        if root.below(&directory).is_symlink() {
+        if below(root, &directory).is_symlink() {
             found.leave_out(&directory, "it is a symbolic link, and none is followed");
             continue;
         }
@@ -102,15 +102,15 @@ fn mps_logs(found: &mut Collected, root: Root<'_>) {
     }
 }
 
-fn units(found: &mut Collected, root: Root<'_>) {
+fn units(found: &mut Collected, root: &Path) {
     for directory in UNIT_DIRS {
         // Merged into /usr nearly everywhere: the same files twice.
-        if directory == "/lib/systemd/system" && root.below("/lib").is_symlink() {
+        if directory == "/lib/systemd/system" && below(root, "/lib").is_symlink() {
             continue;
         }
         for unit in UNITS {
             let path = format!("{directory}/{unit}");
-            if root.below(&path).symlink_metadata().is_ok() {
+            if below(root, &path).symlink_metadata().is_ok() {
                 found.file(root, &format!("units{path}"), Path::new(&path), Kind::Unit);
             }
             let dropins = format!("{path}.d");
@@ -120,10 +120,10 @@ fn units(found: &mut Collected, root: Root<'_>) {
 }
 
 /// This machine's journal, not that of a root somewhere else.
-fn journal(found: &mut Collected, root: Root<'_>) {
+fn journal(found: &mut Collected, root: &Path) {
     const WHAT: &str =
         "journalctl -u mpsgated -u mpsgate-hold -u 'mpsgate-mps@*' -u 'mpsgate-gate@*'";
-    if root.0 != Path::new("/") {
+    if root != Path::new("/") {
         return found.leave_out(WHAT, "--root names another machine's files");
     }
     let Some(program) = programs::find("journalctl") else {
@@ -159,8 +159,8 @@ impl Collected {
     }
 
     /// The file `path` of the node whose root is `root`.
-    fn file(&mut self, root: Root<'_>, name: &str, path: &Path, kind: Kind) {
-        let (text, cut) = match read(&root.below(path), kind) {
+    fn file(&mut self, root: &Path, name: &str, path: &Path, kind: Kind) {
+        let (text, cut) = match read(&below(root, path), kind) {
             Ok(found) => found,
             Err(why) => return self.leave_out(path, why),
         };
@@ -178,8 +178,8 @@ impl Collected {
     }
 
     /// Every file in a directory; nothing is said of one that is not there.
-    fn directory(&mut self, root: Root<'_>, name: &str, path: &str, kind: Kind) {
-        let real = root.below(path);
+    fn directory(&mut self, root: &Path, name: &str, path: &str, kind: Kind) {
+        let real = below(root, path);
         if real.is_symlink() {
             return self.leave_out(path, "it is a symbolic link, and none is followed");
         }

@@ -3,19 +3,14 @@
 use mpsgate_api::{ApiServerStatus, ClaimsStatus, ResourceStatus, Status};
 use mpsgate_config::Switch;
 
-use super::{Finding, LOGS, RESTART, Told, fail, failed, ok, skip, warn};
+use super::{Finding, Found, LOGS, RESTART, fail, ok, or, skip, warn};
 use crate::doctor::node::Node;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) const DAEMON: Told = Told { name: "daemon", judge: |node| vec![daemon(node)] };
-
-fn daemon(node: &Node) -> Finding {
-    let status = match &node.daemon {
-        Ok(status) => status,
-        Err(trouble) => return failed(trouble, LOGS),
-    };
-    match &status.nvml_error {
+pub(super) fn daemon(node: &Node) -> Found {
+    let status = or(node.daemon.as_ref(), LOGS)?;
+    Ok(vec![match &status.nvml_error {
         _ if status.version != VERSION => warn(
             format!("it answers; it is version {}, this program {VERSION}", status.version),
             format!("an upgrade was not finished: {RESTART}"),
@@ -29,12 +24,11 @@ fn daemon(node: &Node) -> Finding {
             status.cards.len(),
             status.grants.len()
         )),
-    }
+    }])
 }
 
-/// What mpsgated says, judged.
-fn judged(node: &Node, judge: impl Fn(&Status) -> Vec<Finding>) -> Vec<Finding> {
-    node.daemon.as_ref().map_or_else(|_| vec![skip("mpsgated cannot be asked")], judge)
+fn said(node: &Node) -> Result<&Status, Finding> {
+    node.daemon.as_ref().map_err(|_| skip("mpsgated cannot be asked"))
 }
 
 /// Its own problem, with what it advises.
@@ -42,15 +36,11 @@ fn problem(problem: &str, hint: Option<&String>) -> Finding {
     warn(problem, hint.map_or(LOGS, String::as_str))
 }
 
-pub(super) const METRICS: Told =
-    Told { name: "metrics", judge: |node| judged(node, |status| vec![metrics(status)]) };
-
-fn metrics(status: &Status) -> Finding {
-    let Some(at) = &status.metrics_listen else {
-        return ok("off (metrics.listen)");
-    };
+pub(super) fn metrics(node: &Node) -> Found {
+    let status = said(node)?;
+    let Some(at) = &status.metrics_listen else { return Err(ok("off (metrics.listen)")) };
     let port = at.rsplit(':').next().unwrap_or_default();
-    match &status.metrics_error {
+    Ok(vec![match &status.metrics_error {
         Some(error) => warn(
             format!("not served at {at}: {error}"),
             format!(
@@ -59,27 +49,22 @@ fn metrics(status: &Status) -> Finding {
             ),
         ),
         None => ok(format!("http://{at}/metrics")),
-    }
+    }])
 }
 
 /// What kubelet has of each resource. By these alone pods ask for memory.
-pub(super) const DEVICE_PLUGIN: Told = Told {
-    name: "device-plugin",
-    judge: |node| judged(node, |status| device_plugin(status, node)),
-};
-
-fn device_plugin(status: &Status, node: &Node) -> Vec<Finding> {
+pub(super) fn device_plugin(node: &Node) -> Found {
+    let status = said(node)?;
     if status.device_plugin.is_empty() {
-        return vec![
-            match node.config.as_ref().map(|(config, _)| config.kubernetes.device_plugin) {
-                Ok(Switch::Off) => ok("off (kubernetes.device_plugin)"),
-                _ if !status.kubelet => ok("no kubelet runs here"),
-                _ if status.cards.iter().all(|card| !card.managed) => {
-                    ok("nothing is served to kubelet, as no card is handed to mpsgate")
-                }
-                _ => warn("a kubelet runs here, and nothing is served to it", LOGS),
-            },
-        ];
+        let settings = node.config.as_ref().map(|(config, _)| config.kubernetes.device_plugin);
+        return Err(match settings {
+            Ok(Switch::Off) => ok("off (kubernetes.device_plugin)"),
+            _ if !status.kubelet => ok("no kubelet runs here"),
+            _ if status.cards.iter().all(|card| !card.managed) => {
+                ok("nothing is served to kubelet, as no card is handed to mpsgate")
+            }
+            _ => warn("a kubelet runs here, and nothing is served to it", LOGS),
+        });
     }
     let told = status.device_plugin.iter().map(|one| {
         let ResourceStatus { healthy, devices, allocations, .. } = one;
@@ -91,45 +76,37 @@ fn device_plugin(status: &Status, node: &Node) -> Vec<Finding> {
         };
         found.about(&one.resource)
     });
-    told.collect()
+    Ok(told.collect())
 }
 
 /// Whether pods can have claims, where they are served.
-pub(super) const CLAIMS: Told =
-    Told { name: "claims", judge: |node| judged(node, |status| vec![claims(status)]) };
-
-fn claims(status: &Status) -> Finding {
-    match &status.claims {
+pub(super) fn claims(node: &Node) -> Found {
+    Ok(vec![match &said(node)?.claims {
         None => ok("off (kubernetes.dra)"),
         Some(ClaimsStatus { problem: Some(what), hint, .. }) => problem(what, hint.as_ref()),
         Some(ClaimsStatus { prepared, .. }) => {
             ok(format!("kubelet knows the driver, {prepared} claims are prepared"))
         }
-    }
+    }])
 }
 
-pub(super) const SLURM: Told = Told { name: "slurm", judge: |node| judged(node, slurm) };
-
-fn slurm(status: &Status) -> Vec<Finding> {
-    match status.slurm.as_deref() {
+pub(super) fn slurm(node: &Node) -> Found {
+    Ok(match said(node)?.slurm.as_deref() {
         None => vec![ok("off (slurm.jobs)")],
         Some([]) => vec![ok("Slurm's counts are those of the cards")],
         Some(found) => {
             let hint = "docs/slurm.md says how slurm.conf and gres.conf should be; then: systemctl restart slurmd mpsgated";
             found.iter().map(|what| warn(what.clone(), hint)).collect()
         }
-    }
+    })
 }
 
 /// What is known of the pods' limits. Without it their tokens are all that counts.
-pub(super) const API_SERVER: Told =
-    Told { name: "api-server", judge: |node| judged(node, |status| vec![api_server(status)]) };
-
-fn api_server(status: &Status) -> Finding {
+pub(super) fn api_server(node: &Node) -> Found {
     let Some(ApiServerStatus { node, pods, problem: trouble, hint, events_dropped, left_out }) =
-        &status.api_server
+        &said(node)?.api_server
     else {
-        return ok("not asked (kubernetes.kubeconfig)");
+        return Err(ok("not asked (kubernetes.kubeconfig)"));
     };
     let found = match trouble {
         Some(what) => problem(what, hint.as_ref()),
@@ -147,14 +124,14 @@ fn api_server(status: &Status) -> Finding {
         ),
         None => ok(format!("{pods} pods are known")),
     };
-    found.about(format!("node {node}"))
+    Ok(vec![found.about(format!("node {node}"))])
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
     use super::*;
-    use crate::doctor::checks::tests::{FAIL, WARN, trouble};
+    use crate::doctor::checks::tests::{FAIL, WARN, trouble, turns_red};
 
     fn followed(problem: Option<&str>, events_dropped: u64) -> ApiServerStatus {
         ApiServerStatus {
@@ -193,28 +170,28 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn each_check_turns_red_for_what_it_is_about() {
-        DAEMON.turns_red(&[
-            (|n| n.daemon = trouble("mpsgated is not running"), FAIL, "not running", "journalctl -u mpsgated"),
-            (|n| n.said().version = "0.0.9".into(), WARN, "version 0.0.9", "systemctl restart mpsgated"),
-            (|n| n.said().nvml_error = Some("driver gone".into()), FAIL, "driver gone", "check nvml"),
+        turns_red("daemon", |(), n| daemon(n), || (), &[
+            (|(), n| n.daemon = trouble("mpsgated is not running"), FAIL, "not running", "journalctl -u mpsgated"),
+            (|(), n| n.said().version = "0.0.9".into(), WARN, "version 0.0.9", "systemctl restart mpsgated"),
+            (|(), n| n.said().nvml_error = Some("driver gone".into()), FAIL, "driver gone", "check nvml"),
         ]);
-        METRICS.turns_red(&[
-            (|n| n.said().metrics_error = Some("Address already in use".into()), WARN, "not served at 127.0.0.1:19400: Address already in use", "ss -ltnp 'sport = :19400'"),
+        turns_red("metrics", |(), n| metrics(n), || (), &[
+            (|(), n| n.said().metrics_error = Some("Address already in use".into()), WARN, "not served at 127.0.0.1:19400: Address already in use", "ss -ltnp 'sport = :19400'"),
         ]);
-        DEVICE_PLUGIN.turns_red(&[
-            (|n| n.said().device_plugin = vec![unread()], WARN, "malformed HTTP/2", "upgrade kubelet to 1.27"),
-            (|n| n.said().kubelet = true, WARN, "nothing is served to it", "journalctl"),
+        turns_red("device-plugin", |(), n| device_plugin(n), || (), &[
+            (|(), n| n.said().device_plugin = vec![unread()], WARN, "malformed HTTP/2", "upgrade kubelet to 1.27"),
+            (|(), n| n.said().kubelet = true, WARN, "nothing is served to it", "journalctl"),
         ]);
-        CLAIMS.turns_red(&[
-            (|n| n.said().claims = Some(unclaimed()), WARN, "kubelet does not ask", "journalctl -u kubelet"),
+        turns_red("claims", |(), n| claims(n), || (), &[
+            (|(), n| n.said().claims = Some(unclaimed()), WARN, "kubelet does not ask", "journalctl -u kubelet"),
         ]);
-        SLURM.turns_red(&[
-            (|n| n.said().slurm = Some(vec!["Slurm has 20 shards".into()]), WARN, "Slurm has 20 shards", "gres.conf"),
+        turns_red("slurm", |(), n| slurm(n), || (), &[
+            (|(), n| n.said().slurm = Some(vec!["Slurm has 20 shards".into()]), WARN, "Slurm has 20 shards", "gres.conf"),
         ]);
-        API_SERVER.turns_red(&[
-            (|n| n.said().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
-            (|n| n.said().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
-            (|n| n.said().api_server = Some(ApiServerStatus { left_out: vec!["Pod n/p: x".to_owned()], ..followed(None, 0) }), WARN, "2 pods are known; 1 cannot be read as a whole: Pod n/p: x", "kubectl get"),
+        turns_red("api-server", |(), n| api_server(n), || (), &[
+            (|(), n| n.said().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
+            (|(), n| n.said().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
+            (|(), n| n.said().api_server = Some(ApiServerStatus { left_out: vec!["Pod n/p: x".to_owned()], ..followed(None, 0) }), WARN, "2 pods are known; 1 cannot be read as a whole: Pod n/p: x", "kubectl get"),
         ]);
     }
 }

@@ -10,6 +10,7 @@ use mpsgate_model::{ComputeMode, GpuUuid, NodeCard, QUESTIONS, Qualification, Su
 
 use super::*;
 use crate::doctor::node::{Cgroup, NvmlFacts};
+use crate::doctor::trouble::Known;
 use crate::status::tests as of_status;
 
 pub(super) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000000";
@@ -77,6 +78,7 @@ fn snapshot() -> NodeSnapshot {
 /// A healthy one.
 pub(super) fn node() -> Node {
     Node {
+        root: "/nonexistent".into(),
         euid: 0,
         config: Ok((Config::default(), Origin::Defaults)),
         nvml: Ok(NvmlFacts {
@@ -120,65 +122,44 @@ impl Node {
 
 /// What is broken, and what the finding then says: result, evidence, hint.
 pub(super) type Case<F> = (fn(&mut F, &mut Node), Outcome, &'static str, &'static str);
-pub(super) type ToldCase = (fn(&mut Node), Outcome, &'static str, &'static str);
 
-pub(super) fn is_red(finding: &Finding) -> bool {
+fn is_red(finding: &Finding) -> bool {
     matches!(finding.result, Outcome::Warn | Outcome::Fail)
+}
+
+fn all_of(found: Found) -> Vec<Finding> {
+    found.unwrap_or_else(|finding| vec![finding])
 }
 
 /// It has something to say, and nothing that is to be done.
 #[track_caller]
-pub(super) fn assert_calm(findings: &[Finding]) {
-    assert!(!findings.is_empty());
-    for finding in findings {
-        assert!(!is_red(finding) && finding.hint.is_none(), "{finding:?}");
-    }
+pub(super) fn assert_calm(found: Found) -> Vec<Finding> {
+    let found = all_of(found);
+    assert!(!found.is_empty() && !found.iter().any(is_red), "{found:#?}");
+    found
 }
 
+/// The check is well on a healthy node, and red once for whatever is broken. Who finds something
+/// says what to do.
 #[track_caller]
-fn assert_red(findings: &[Finding], (result, evidence, hint): (Outcome, &str, &str)) {
-    let red: Vec<_> = findings.iter().filter(|finding| is_red(finding)).collect();
-    let [finding] = red.as_slice() else { panic!("{evidence}: {findings:#?}") };
-    assert_eq!(finding.result, result, "{finding:?}");
-    assert!(finding.evidence.contains(evidence), "{evidence}: {finding:?}");
-    assert!(finding.hint.as_ref().is_some_and(|told| told.contains(hint)), "{hint}: {finding:?}");
-    for finding in findings {
-        assert_eq!(is_red(finding), finding.hint.is_some(), "who finds something says what to do");
-    }
-}
-
-impl<F> Check<F> {
-    /// It is well on a healthy node, and red once for whatever is broken. Without its facts it fails,
-    /// and says what to do.
-    #[track_caller]
-    pub(super) fn turns_red(&self, healthy: fn() -> F, otherwise: &str, cases: &[Case<F>]) {
-        let well = self.find(&Ok(healthy()), &node());
-        assert!(well.iter().all(|finding| finding.result == Outcome::Ok), "{well:#?}");
-        assert_calm(&well);
-        assert_eq!(self.otherwise.is_empty(), otherwise.is_empty());
-        if !otherwise.is_empty() {
-            assert_red(&self.find(&trouble("denied"), &node()), (FAIL, "denied", otherwise));
-        }
-        for (break_it, result, evidence, hint) in cases {
-            let (mut facts, mut node) = (healthy(), node());
-            break_it(&mut facts, &mut node);
-            assert_red(&self.find(&Ok(facts), &node), (*result, evidence, hint));
-        }
-    }
-}
-
-impl Told {
-    /// As above.
-    #[track_caller]
-    pub(super) fn turns_red(&self, cases: &[ToldCase]) {
-        let well = (self.judge)(&node());
-        assert!(well.iter().all(|finding| finding.result == Outcome::Ok), "{well:#?}");
-        assert_calm(&well);
-        for (break_it, result, evidence, hint) in cases {
-            let mut node = node();
-            break_it(&mut node);
-            assert_red(&(self.judge)(&node), (*result, evidence, hint));
-        }
+pub(super) fn turns_red<F>(
+    name: &str,
+    judge: impl Fn(F, &Node) -> Found,
+    healthy: impl Fn() -> F,
+    cases: &[Case<F>],
+) {
+    let well = assert_calm(judge(healthy(), &node()));
+    assert!(well.iter().all(|f| (f.result, &f.hint) == (Outcome::Ok, &None)), "{name}: {well:#?}");
+    for (break_it, result, evidence, hint) in cases {
+        let (mut facts, mut node) = (healthy(), node());
+        break_it(&mut facts, &mut node);
+        let findings = all_of(judge(facts, &node));
+        let red: Vec<_> = findings.iter().filter(|finding| is_red(finding)).collect();
+        let [finding] = red.as_slice() else { panic!("{name}, {evidence}: {findings:#?}") };
+        assert_eq!(finding.result, *result, "{finding:?}");
+        assert!(finding.evidence.contains(evidence), "{evidence}: {finding:?}");
+        assert!(finding.hint.as_deref().unwrap_or_default().contains(hint), "{finding:?}");
+        assert!(findings.iter().all(|f| is_red(f) == f.hint.is_some()), "{findings:#?}");
     }
 }
 
@@ -186,9 +167,10 @@ impl Told {
 fn no_check_is_without_a_broken_node() {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doctor/checks"));
     let texts = files.unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    // This line has it, too.
-    let tested: usize = texts.map(|text| text.matches(".turns_red(").count()).sum();
-    assert_eq!(tested - 1, CHECKS.len());
+    let texts: String = texts.collect();
+    for (name, _) in CHECKS {
+        assert!(texts.contains(&format!("turns_red(\"{name}\"")), "{name}");
+    }
 }
 
 #[test]

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use mpsgate_config::paths;
 
-use super::{Check, Finding, LOGS, RESTART, fail, failed, ok, skip, warn};
+use super::{Finding, Found, LOGS, RESTART, fail, failed, ok, or, skip, warn};
 use crate::doctor::elf::{self, Linking};
 use crate::doctor::node::Node;
-use crate::doctor::root::{Known, Root, Trouble, there};
+use crate::doctor::trouble::{Known, Trouble, there};
 
 /// The program that engines call in place of the runtime, beside [`paths::HOOK`].
 const SHIM: &str = "mpsgate-runtime";
@@ -57,26 +57,26 @@ fn file(path: &Path) -> Known<Option<ProgramFile>> {
     }))
 }
 
-/// `mpsgate-runtime` and `mpsgate-hook`.
-pub(super) const OWN: Check<[Program; 2]> = Check {
-    name: "programs",
-    gather: |root, _| Ok(own(root).map(Program::gather)),
-    judge: |programs, _| programs.iter().map(judge_own).collect(),
-    otherwise: "",
-};
+pub(super) fn own(node: &Node) -> Found {
+    judge_own(ours(node).map(Program::gather))
+}
 
-fn own(root: Root<'_>) -> [PathBuf; 2] {
-    let hook = root.below(paths::HOOK);
+/// `mpsgate-runtime` and `mpsgate-hook`.
+fn ours(node: &Node) -> [PathBuf; 2] {
+    let hook = node.below(paths::HOOK);
     [hook.with_file_name(SHIM), hook]
 }
 
-fn judge_own(program: &Program) -> Finding {
-    let finding = match &program.file {
-        Err(trouble) => failed(trouble, REINSTALL),
-        Ok(None) => fail(format!("{} is missing", program.path.display()), REINSTALL),
-        Ok(Some(file)) => program_file(&program.path, file),
+fn judge_own(programs: [Program; 2]) -> Found {
+    let one = |program: Program| {
+        let finding = match &program.file {
+            Err(trouble) => failed(trouble, REINSTALL),
+            Ok(None) => fail(format!("{} is missing", program.path.display()), REINSTALL),
+            Ok(Some(file)) => program_file(&program.path, file),
+        };
+        finding.about(program.path.file_name().unwrap_or(program.path.as_os_str()).display())
     };
-    finding.about(program.path.file_name().unwrap_or(program.path.as_os_str()).display())
+    Ok(programs.map(one).into())
 }
 
 fn program_file(path: &Path, file: &ProgramFile) -> Finding {
@@ -112,19 +112,16 @@ fn program_file(path: &Path, file: &ProgramFile) -> Finding {
     }
 }
 
-/// The OCI runtime. Its version is asked where it is found.
-pub(super) const RUNTIME: Check<Option<(PathBuf, Known<String>)>> = Check {
-    name: "runtime",
-    gather: |root, node| Ok(find(root, node).map(|path| (path.clone(), version(&path)))),
-    judge: |runtime, node| vec![judge_runtime(runtime.as_ref(), node)],
-    otherwise: "",
-};
+/// The OCI runtime, and the first line of its `--version`.
+pub(super) fn runtime(node: &Node) -> Found {
+    judge_runtime(find(node).map(|path| (version(&path), path)), node)
+}
 
 /// As the shim looks it up, below another root. The shim itself is passed over: it may be installed
 /// under the runtime's name.
-fn find(root: Root<'_>, node: &Node) -> Option<PathBuf> {
+fn find(node: &Node) -> Option<PathBuf> {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    let [shim, _] = own(root);
+    let [shim, _] = ours(node);
     let shim = identity(&shim);
     let is_program = |path: &PathBuf| {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0)
@@ -132,9 +129,9 @@ fn find(root: Root<'_>, node: &Node) -> Option<PathBuf> {
     };
     let name = node.settings().runtime.path;
     if name.is_absolute() {
-        return Some(root.below(name)).filter(is_program);
+        return Some(node.below(name)).filter(is_program);
     }
-    paths::RUNTIME_SEARCH.iter().map(|dir| root.below(dir).join(&name)).find(is_program)
+    paths::RUNTIME_SEARCH.iter().map(|dir| node.below(dir).join(&name)).find(is_program)
 }
 
 /// The first line that `PROGRAM --version` prints.
@@ -178,66 +175,60 @@ fn version(program: &Path) -> Known<String> {
     }
 }
 
-fn judge_runtime(runtime: Option<&(PathBuf, Known<String>)>, node: &Node) -> Finding {
-    match runtime {
-        Some((path, Ok(version))) => ok(format!("{}: {version}", path.display())),
-        Some((_, Err(trouble))) => failed(trouble, "run it by hand with --version"),
-        None => fail(
-            format!(
-                "no program {:?} was found",
-                node.settings().runtime.path.display().to_string()
-            ),
+fn judge_runtime(runtime: Option<(Known<String>, PathBuf)>, node: &Node) -> Found {
+    let Some((version, path)) = runtime else {
+        let name = node.settings().runtime.path.display().to_string();
+        return Err(fail(
+            format!("no program {name:?} was found"),
             "install runc or crun, or set runtime.path in /etc/mpsgate/config.toml to the runtime's \
              absolute path",
-        ),
-    }
+        ));
+    };
+    let version = or(version, "run it by hand with --version")?;
+    Ok(vec![ok(format!("{}: {version}", path.display()))])
 }
 
-/// Where mpsgated's link leads, and where the runtime is.
-pub(super) const RUNTIME_LINK: Check<(Option<PathBuf>, Option<PathBuf>)> = Check {
-    name: "runtime-link",
-    gather: |root, node| {
-        let target = root.link(paths::RUNTIME_LINK)?.map(|target| root.below(target));
-        Ok((target, find(root, node)))
-    },
-    judge: |(target, runtime), node| vec![link(target.as_deref(), runtime.as_deref(), node)],
-    otherwise: RESTART,
-};
+/// Where mpsgated's link leads.
+pub(super) fn runtime_link(node: &Node) -> Found {
+    let path = node.below(paths::RUNTIME_LINK);
+    let target = there(std::fs::read_link(&path));
+    let target = target.map_err(|error| Trouble::io("read the link", &path, &error));
+    judge_link((target.map(|target| target.map(|to| node.below(to))), find(node)), node)
+}
 
-fn link(target: Option<&Path>, runtime: Option<&Path>, node: &Node) -> Finding {
-    match (target, runtime) {
-        (None, _) if node.daemon.is_ok() => {
+fn judge_link((target, runtime): (Known<Option<PathBuf>>, Option<PathBuf>), node: &Node) -> Found {
+    let Some(target) = or(target, RESTART)? else {
+        return Err(if node.daemon.is_ok() {
             fail("mpsgated runs and has made none", format!("{RESTART}; {LOGS}"))
+        } else {
+            warn(
+                "none: mpsgate-runtime reads the configuration for every verb",
+                "systemctl start mpsgated",
+            )
+        });
+    };
+    let to = target.display();
+    Ok(vec![match runtime {
+        Some(path) if path == target => ok(format!("leads to {to}")),
+        Some(path) => {
+            fail(format!("leads to {to}, the configuration says {}", path.display()), RESTART)
         }
-        (None, _) => warn(
-            "none: mpsgate-runtime reads the configuration for every verb",
-            "systemctl start mpsgated",
-        ),
-        (Some(target), Some(path)) if path == target => {
-            ok(format!("leads to {}", target.display()))
-        }
-        (Some(target), Some(path)) => fail(
-            format!("leads to {}, the configuration says {}", target.display(), path.display()),
-            RESTART,
-        ),
-        (Some(target), None) => {
-            skip(format!("leads to {}; the runtime was not found", target.display()))
-        }
-    }
+        None => skip(format!("leads to {to}; the runtime was not found")),
+    }])
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
     use super::*;
-    use crate::doctor::checks::tests::{FAIL, WARN, assert_calm, trouble};
+    use crate::doctor::checks::tests::{FAIL, WARN, assert_calm, trouble, turns_red};
 
     fn program(path: &str) -> Program {
         let file = ProgramFile { uid: 0, mode: 0o755, linking: Linking::Static };
         Program { path: path.into(), file: Ok(Some(file)) }
     }
 
-    fn own() -> [Program; 2] {
+    fn both() -> [Program; 2] {
         [program("/usr/bin/mpsgate-runtime"), program("/usr/bin/mpsgate-hook")]
     }
 
@@ -245,18 +236,19 @@ mod tests {
         hook.file.as_mut().unwrap().as_mut().unwrap()
     }
 
-    fn runtime() -> Option<PathBuf> {
+    fn runc() -> Option<PathBuf> {
         Some("/usr/sbin/runc".into())
     }
 
     #[test]
     #[rustfmt::skip]
     fn each_check_turns_red_for_what_it_is_about() {
-        RUNTIME.turns_red(|| runtime().map(|path| (path, Ok("runc version 1.1.5".to_owned()))), "", &[
+        let found = || runc().map(|path| (Ok("runc version 1.1.5".to_owned()), path));
+        turns_red("runtime", judge_runtime, found, &[
             (|f, _| *f = None, FAIL, "no program \"runc\"", "runtime.path"),
-            (|f, _| f.as_mut().unwrap().1 = trouble("runc --version failed"), FAIL, "failed", "--version"),
+            (|f, _| f.as_mut().unwrap().0 = trouble("runc --version failed"), FAIL, "failed", "--version"),
         ]);
-        OWN.turns_red(own, "", &[
+        turns_red("programs", |f, _| judge_own(f), both, &[
             (|[shim, _], _| shim.file = Ok(None), FAIL, "/usr/bin/mpsgate-runtime is missing", "reinstall"),
             (|[shim, _], _| shim.file = trouble("not a regular file"), FAIL, "not a regular", "reinstall"),
             (|f, _| hook(f).uid = 1000, FAIL, "mpsgate-hook belongs to uid 1000", "chown root: /usr/bin/mpsgate-hook"),
@@ -265,19 +257,19 @@ mod tests {
             (|f, _| hook(f).linking = Linking::Dynamic, WARN, "dynamically", "static"),
             (|f, _| hook(f).linking = Linking::NotElf64, FAIL, "no 64-bit ELF", "reinstall"),
         ]);
-        RUNTIME_LINK.turns_red(|| (runtime(), runtime()), "systemctl restart mpsgated", &[
-            (|f, _| f.0 = None, FAIL, "made none", "systemctl restart mpsgated"),
-            (|f, n| { f.0 = None; n.daemon = trouble("down"); }, WARN, "for every verb", "systemctl start mpsgated"),
-            (|f, _| f.0 = Some("/usr/bin/crun".into()), FAIL, "leads to /usr/bin/crun, the configuration says /usr/sbin/runc", "systemctl restart mpsgated"),
+        turns_red("runtime-link", judge_link, || (Ok(runc()), runc()), &[
+            (|f, _| f.0 = Ok(None), FAIL, "made none", "systemctl restart mpsgated"),
+            (|f, n| { f.0 = Ok(None); n.daemon = trouble("down"); }, WARN, "for every verb", "systemctl start mpsgated"),
+            (|f, _| f.0 = Ok(Some("/usr/bin/crun".into())), FAIL, "leads to /usr/bin/crun, the configuration says /usr/sbin/runc", "systemctl restart mpsgated"),
+            (|f, _| f.0 = trouble("is no link"), FAIL, "is no link", "systemctl restart mpsgated"),
         ]);
     }
 
     #[test]
     fn a_program_that_was_built_without_musl_is_named_and_is_no_failure() {
-        let mut programs = own();
+        let mut programs = both();
         hook(&mut programs).linking = Linking::StaticGlibc;
-        let found = programs.each_ref().map(judge_own);
-        assert_calm(&found);
+        let found = assert_calm(judge_own(programs));
         let told = found.iter().filter(|f| f.evidence.contains("static with glibc")).count();
         assert_eq!(told, 1, "{found:#?}");
     }

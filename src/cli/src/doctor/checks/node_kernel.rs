@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use mpsgate_config::paths;
 use mpsgate_host::door::Kind;
 use mpsgate_policy::SharedMemory;
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use super::{Check, Finding, Told, fail, failed, ok, skip, warn};
+use super::{Found, fail, failed, ok, or, skip, warn};
 use crate::doctor::node::{Cgroup, Node};
-use crate::doctor::root::{Known, Root, Trouble, need, read};
+use crate::doctor::trouble::{Known, Trouble, entries, need, read};
 
 /// What the MPS server needs, else it cannot make its shared memory (NVIDIA MPS documentation,
 /// known issues).
@@ -26,51 +28,41 @@ pub(super) const MOUNT_PROC: &str = "mount /proc: mount -t proc proc /proc";
 /// For v2.
 pub(super) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 for v2";
 
-pub(super) const KERNEL: Check<String> = Check {
-    name: "kernel",
-    gather: |root, _| {
-        need(&root.below("/proc/sys/kernel/osrelease")).map(|text| text.trim().to_owned())
-    },
-    judge: |release, _| vec![kernel(release)],
-    otherwise: MOUNT_PROC,
-};
+pub(super) fn kernel(node: &Node) -> Found {
+    judge_kernel(need(&node.below("/proc/sys/kernel/osrelease")))
+}
 
-fn kernel(release: &str) -> Finding {
+fn judge_kernel(release: Known<String>) -> Found {
+    let release = or(release, MOUNT_PROC)?;
+    let release = release.trim();
     let mut numbers = release.split(['.', '-', '+']).map(|part| part.parse::<u32>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
+    Ok(vec![match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) if (major, minor) < OLDEST_KERNEL => warn(
             format!("{release}, older than any that mpsgate was tried on"),
             "upgrade to a kernel of 4.18 or newer",
         ),
         (Some(_), Some(_)) => ok(release),
         _ => warn(format!("{release}: no version"), "uname -r"),
-    }
+    }])
 }
 
-pub(super) const PIDFD: Check<Known<()>> = Check {
-    name: "pidfd",
-    gather: |_, _| {
-        use rustix::process::{PidfdFlags, getpid, pidfd_open};
-        let opened = pidfd_open(getpid(), PidfdFlags::empty()).map(drop);
-        Ok(opened.map_err(|error| Trouble::new(format!("pidfd_open: {error}"))))
-    },
-    judge: |pidfd, _| {
-        vec![match pidfd {
-            Ok(()) => ok("pidfd_open works: the end of a container is seen at once"),
-            Err(trouble) => warn(
-                format!("{}: the end of a container is found by polling", trouble.what),
-                "upgrade to a kernel of 5.3 or newer; in a container, allow pidfd_open in its \
-                 seccomp profile",
-            ),
-        }]
-    },
-    otherwise: "",
-};
+pub(super) fn pidfd(_: &Node) -> Found {
+    judge_pidfd(pidfd_open(getpid(), PidfdFlags::empty()).map(drop))
+}
 
-pub(super) const CGROUP: Told = Told { name: "cgroup", judge: cgroup };
+fn judge_pidfd(opened: Result<(), Errno>) -> Found {
+    Ok(vec![match opened {
+        Ok(()) => ok("pidfd_open works: the end of a container is seen at once"),
+        Err(error) => warn(
+            format!("pidfd_open: {error}: the end of a container is found by polling"),
+            "upgrade to a kernel of 5.3 or newer; in a container, allow pidfd_open in its seccomp \
+             profile",
+        ),
+    }])
+}
 
-fn cgroup(node: &Node) -> Vec<Finding> {
-    vec![match node.cgroup {
+pub(super) fn cgroup(node: &Node) -> Found {
+    Ok(vec![match node.cgroup {
         Cgroup::V2 { .. } => ok("v2"),
         Cgroup::Hybrid => {
             warn("hybrid: crun does not run on it, and the driver's own limits need v2", UNIFIED)
@@ -79,18 +71,11 @@ fn cgroup(node: &Node) -> Vec<Finding> {
         Cgroup::None => {
             fail("no cgroup file system at /sys/fs/cgroup", "mount -t cgroup2 none /sys/fs/cgroup")
         }
-    }]
+    }])
 }
 
-pub(super) const SECURITY: Check<Security> = Check {
-    name: "security-module",
-    gather: |root, _| Ok(security_of(root)),
-    judge: |security, _| vec![judge_security(security)],
-    otherwise: "",
-};
-
 /// What the kernel's security modules do here.
-pub(super) struct Security {
+struct Security {
     /// `None`: no SELinux. Else whether it enforces.
     selinux: Option<bool>,
     apparmor: bool,
@@ -98,23 +83,18 @@ pub(super) struct Security {
     client_types: BTreeMap<PathBuf, Option<String>>,
 }
 
-fn security_of(root: Root<'_>) -> Security {
+pub(super) fn security(node: &Node) -> Found {
     let word =
-        |path| read(&root.below(path)).ok().flatten().map(|text: String| text.trim().to_owned());
+        |path| read(&node.below(path)).ok().flatten().map(|text: String| text.trim().to_owned());
     let selinux = word("/sys/fs/selinux/enforce").map(|enforce| enforce == "1");
-    let mut client_types = BTreeMap::new();
-    if selinux.is_some() {
-        let clients = root
-            .entries(paths::MPS_DIR)
-            .map(|card| card.path().join(Kind::Container.directory()))
-            .filter(|path| path.is_dir());
-        client_types.extend(clients.map(|path| (path.clone(), selinux_type(&path))));
-    }
-    Security {
+    let cards = selinux.into_iter().flat_map(|_| entries(&node.below(paths::MPS_DIR)));
+    let clients = cards.map(|card| card.path().join(Kind::Container.directory()));
+    let clients = clients.filter(|path| path.is_dir());
+    judge_security(Security {
         selinux,
         apparmor: word("/sys/module/apparmor/parameters/enabled").as_deref() == Some("Y"),
-        client_types,
-    }
+        client_types: clients.map(|path| (path.clone(), selinux_type(&path))).collect(),
+    })
 }
 
 /// The third part of a label.
@@ -126,21 +106,16 @@ fn selinux_type(path: &Path) -> Option<String> {
 }
 
 /// SELinux and AppArmor: what containers may do with the directory of MPS that they are given.
-fn judge_security(security: &Security) -> Finding {
-    let apparmor = if security.apparmor {
-        "AppArmor on: the engines' usual profile lets containers use MPS; one of your own needs the paths in docs/selinux.md"
-    } else {
-        ""
-    };
-    let Some(enforcing) = security.selinux else {
-        return ok(if security.apparmor { apparmor } else { "neither SELinux nor AppArmor" });
-    };
-    let wrong = security
-        .client_types
+fn judge_security(Security { selinux, apparmor, client_types }: Security) -> Found {
+    let wrong = client_types
         .iter()
         .find(|(_, label)| label.as_deref().is_none_or(|label| !CONTAINER_TYPES.contains(&label)));
-    match wrong {
-        Some((path, label)) if enforcing => warn(
+    Ok(vec![match (selinux, wrong) {
+        (None, _) if apparmor => ok(
+            "AppArmor on: the engines' usual profile lets containers use MPS; one of your own needs the paths in docs/selinux.md",
+        ),
+        (None, _) => ok("neither SELinux nor AppArmor"),
+        (Some(true), Some((path, label))) => warn(
             format!(
                 "SELinux enforces; {} has the type {}: a container that SELinux confines cannot reach MPS",
                 path.display(),
@@ -149,23 +124,21 @@ fn judge_security(security: &Security) -> Finding {
             "Docker and Podman with --ipc=host are not confined; for Kubernetes see docs/selinux.md: semanage fcontext -a \
              -t container_file_t '/run/mpsgate/mps/[0-9]+/containers(/.*)?', then restorecon -R /run/mpsgate/mps",
         ),
-        _ if enforcing => ok("SELinux enforces; the directories for containers have their type"),
-        _ => ok("SELinux is permissive"),
-    }
+        (Some(true), None) => {
+            ok("SELinux enforces; the directories for containers have their type")
+        }
+        (Some(false), _) => ok("SELinux is permissive"),
+    }])
 }
 
-/// The inode of our own namespace is gathered.
-pub(super) const IPC: Check<u64> = Check {
-    name: "ipc",
-    gather: ipc_inode,
-    judge: |own, node| vec![ipc(*own, node)],
-    otherwise: MOUNT_PROC,
-};
+pub(super) fn ipc(node: &Node) -> Found {
+    judge_ipc(ipc_inode(&node.below("/proc/self/ns/ipc")), node)
+}
 
-fn ipc_inode(root: Root<'_>, _: &Node) -> Known<u64> {
-    let path = root.below("/proc/self/ns/ipc");
+/// Of our own namespace.
+fn ipc_inode(path: &Path) -> Known<u64> {
     let target =
-        std::fs::read_link(&path).map_err(|error| Trouble::io("read the link", &path, &error))?;
+        std::fs::read_link(path).map_err(|error| Trouble::io("read the link", path, &error))?;
     let text = target.to_string_lossy();
     let inode = text.strip_prefix("ipc:[").and_then(|rest| rest.strip_suffix(']'));
     inode.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
@@ -173,11 +146,12 @@ fn ipc_inode(root: Root<'_>, _: &Node) -> Known<u64> {
     })
 }
 
-fn ipc(own: u64, node: &Node) -> Finding {
+fn judge_ipc(own: Known<u64>, node: &Node) -> Found {
+    let own = or(own, MOUNT_PROC)?;
     let Ok(Some(snapshot)) = &node.snapshot else {
-        return skip(format!("here ipc:[{own}]; mpsgated's is not known"));
+        return Err(skip(format!("here ipc:[{own}]; mpsgated's is not known")));
     };
-    if snapshot.ipc_inode == own {
+    Ok(vec![if snapshot.ipc_inode == own {
         let needs = match SharedMemory::of_word(&snapshot.shared_memory) {
             SharedMemory::Unknown => "",
             SharedMemory::Anonymous => {
@@ -197,15 +171,14 @@ fn ipc(own: u64, node: &Node) -> Finding {
             "run the doctor on the host itself; if this is the host, remove PrivateIPC= from the \
              units: systemctl cat mpsgated 'mpsgate-mps@*' mpsgate-hold",
         )
-    }
+    }])
 }
 
-/// Of every mpsgated and MPS process: `mpsgated (pid 7)`, and its hard limit, unless it has none.
-/// Whoever may not look sees no process.
-pub(super) const OPEN_FILES: Check<Vec<(String, Known<Option<u64>>)>> =
-    Check { name: "open-files", gather: open_files, judge: judge_open_files, otherwise: "" };
+/// A process, `mpsgated (pid 7)`, and its hard limit, unless it has none.
+type OpenFiles = (String, Known<Option<u64>>);
 
-fn open_files(root: Root<'_>, _: &Node) -> Known<Vec<(String, Known<Option<u64>>)>> {
+/// Of every mpsgated and MPS process. Whoever may not look sees none.
+pub(super) fn open_files(node: &Node) -> Found {
     let limits = |entry: std::fs::DirEntry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let comm = read(&entry.path().join("comm")).ok()??;
@@ -213,9 +186,9 @@ fn open_files(root: Root<'_>, _: &Node) -> Known<Vec<(String, Known<Option<u64>>
         let limit = || hard_limit(&entry.path().join("limits"));
         COUNTED.contains(&comm).then(|| (format!("{comm} (pid {pid})"), limit()))
     };
-    let mut found: Vec<_> = root.entries("/proc").filter_map(limits).collect();
+    let mut found: Vec<_> = entries(&node.below("/proc")).filter_map(limits).collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(found)
+    judge_open_files(found)
 }
 
 /// The third column of `Max open files`; `None` where it says `unlimited`.
@@ -230,23 +203,23 @@ fn hard_limit(path: &Path) -> Known<Option<u64>> {
     }
 }
 
-fn judge_open_files(processes: &Vec<(String, Known<Option<u64>>)>, _: &Node) -> Vec<Finding> {
+fn judge_open_files(processes: Vec<OpenFiles>) -> Found {
     if processes.is_empty() {
-        return vec![skip("neither mpsgated nor an MPS process runs")];
+        return Err(skip("neither mpsgated nor an MPS process runs"));
     }
-    let one = |(process, hard): &(String, Known<Option<u64>>)| {
+    let one = |(process, hard): OpenFiles| {
         let finding = match hard {
             Ok(None) => ok("unlimited"),
-            Ok(Some(hard)) if *hard >= OPEN_FILES_NEEDED => ok(format!("hard limit {hard}")),
+            Ok(Some(hard)) if hard >= OPEN_FILES_NEEDED => ok(format!("hard limit {hard}")),
             Ok(Some(hard)) => fail(
                 format!("hard limit {hard}, MPS needs {OPEN_FILES_NEEDED}"),
                 "set LimitNOFILE=16384 in its unit: systemctl edit mpsgated 'mpsgate-mps@.service' mpsgate-hold",
             ),
-            Err(trouble) => failed(trouble, "run it with sudo, or as root"),
+            Err(trouble) => failed(&trouble, "run it with sudo, or as root"),
         };
         finding.about(process)
     };
-    processes.iter().map(one).collect()
+    Ok(processes.into_iter().map(one).collect())
 }
 
 #[cfg(test)]
@@ -254,9 +227,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
     use super::*;
     use crate::doctor::checks::Outcome;
-    use crate::doctor::checks::tests::{FAIL, IPC as OURS, WARN, assert_calm, node, trouble};
+    use crate::doctor::checks::tests::{FAIL, IPC, WARN, assert_calm, node, trouble, turns_red};
 
-    fn security() -> Security {
+    fn modules() -> Security {
         Security { selinux: None, apparmor: true, client_types: BTreeMap::new() }
     }
 
@@ -269,26 +242,29 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn each_check_turns_red_for_what_it_is_about() {
-        KERNEL.turns_red(|| "6.1.0-28-amd64".to_owned(), "mount -t proc", &[
-            (|release, _| *release = "3.10.0-1160.el7".into(), WARN, "3.10.0-1160.el7, older", "4.18"),
-            (|release, _| *release = "unknown".into(), WARN, "no version", "uname -r"),
+        turns_red("kernel", |f, _| judge_kernel(f), || Ok("6.1.0-28-amd64\n".to_owned()), &[
+            (|f, _| *f = Ok("3.10.0-1160.el7".into()), WARN, "3.10.0-1160.el7, older", "4.18"),
+            (|f, _| *f = Ok("unknown".into()), WARN, "no version", "uname -r"),
+            (|f, _| *f = trouble("/proc is missing"), FAIL, "missing", "mount -t proc"),
         ]);
-        PIDFD.turns_red(|| Ok(()), "", &[
-            (|pidfd, _| *pidfd = trouble("pidfd_open: ENOSYS"), WARN, "ENOSYS: the end", "5.3"),
+        turns_red("pidfd", |f, _| judge_pidfd(f), || Ok(()), &[
+            (|f, _| *f = Err(Errno::NOSYS), WARN, "(os error 38): the end", "5.3"),
         ]);
-        CGROUP.turns_red(&[
-            (|n| n.cgroup = Cgroup::Hybrid, WARN, "hybrid", "systemd.unified_cgroup_hierarchy=1"),
-            (|n| n.cgroup = Cgroup::V1, WARN, "v1", "systemd.unified_cgroup_hierarchy=1"),
-            (|n| n.cgroup = Cgroup::None, FAIL, "/sys/fs/cgroup", "mount -t cgroup2"),
+        turns_red("cgroup", |(), n| cgroup(n), || (), &[
+            (|(), n| n.cgroup = Cgroup::Hybrid, WARN, "hybrid", "systemd.unified_cgroup_hierarchy=1"),
+            (|(), n| n.cgroup = Cgroup::V1, WARN, "v1", "systemd.unified_cgroup_hierarchy=1"),
+            (|(), n| n.cgroup = Cgroup::None, FAIL, "/sys/fs/cgroup", "mount -t cgroup2"),
         ]);
-        SECURITY.turns_red(security, "", &[
+        turns_red("security-module", |f, _| judge_security(f), modules, &[
             (|f, _| selinux(f, Some("var_run_t")), WARN, "containers has the type var_run_t", "docs/selinux.md"),
             (|f, _| selinux(f, None), WARN, "type unknown", "restorecon"),
         ]);
-        IPC.turns_red(|| OURS, "mount -t proc", &[
-            (|own, _| *own = 1, FAIL, "here ipc:[1], the MPS servers are in ipc:[4026531839]", "PrivateIPC="),
+        turns_red("ipc", judge_ipc, || Ok(IPC), &[
+            (|own, _| *own = Ok(1), FAIL, "here ipc:[1], the MPS servers are in ipc:[4026531839]", "PrivateIPC="),
+            (|own, _| *own = trouble("no /proc"), FAIL, "no /proc", "mount -t proc"),
         ]);
-        OPEN_FILES.turns_red(|| vec![("mpsgated (pid 7)".to_owned(), Ok(Some(16384)))], "", &[
+        let ours = || vec![("mpsgated (pid 7)".to_owned(), Ok(Some(16384)))];
+        turns_red("open-files", |f, _| judge_open_files(f), ours, &[
             (|f, _| f.get_mut(0).unwrap().1 = Ok(Some(4096)), FAIL, "hard limit 4096", "LimitNOFILE=16384"),
             (|f, _| f.get_mut(0).unwrap().1 = trouble("denied"), FAIL, "denied", "sudo"),
         ]);
@@ -296,12 +272,13 @@ mod tests {
 
     #[test]
     fn selinux_is_no_finding_where_the_directories_have_their_type_or_it_only_reports() {
-        let mut security = security();
-        selinux(&mut security, Some("container_file_t"));
-        assert_calm(&[judge_security(&security)]);
-        selinux(&mut security, Some("var_run_t"));
-        security.selinux = Some(false);
-        assert_calm(&[judge_security(&security)]);
+        let mut enforcing = modules();
+        selinux(&mut enforcing, Some("container_file_t"));
+        assert_calm(judge_security(enforcing));
+        let mut permissive = modules();
+        selinux(&mut permissive, Some("var_run_t"));
+        permissive.selinux = Some(false);
+        assert_calm(judge_security(permissive));
     }
 
     #[test]
@@ -314,9 +291,9 @@ mod tests {
         ] {
             let mut node = node();
             seen.clone_into(&mut node.snapshot.as_mut().unwrap().as_mut().unwrap().shared_memory);
-            let found = ipc(OURS, &node);
-            assert_eq!(found.result, Outcome::Ok, "{found:?}");
-            assert!(found.evidence.contains(told), "{found:?}");
+            let found = judge_ipc(Ok(IPC), &node).unwrap();
+            assert_eq!(found[0].result, Outcome::Ok, "{found:?}");
+            assert!(found[0].evidence.contains(told), "{found:?}");
         }
     }
 }

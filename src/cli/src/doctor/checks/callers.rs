@@ -5,21 +5,17 @@ use std::path::Path;
 
 use mpsgate_edge::Remedy as _;
 
-use super::{Check, Finding, fail, failed, ok, skip, warn};
+use super::{Finding, Found, fail, failed, ok, or, skip, warn};
 use crate::args::Engine;
 use crate::configure::standing;
 use crate::doctor::node::Node;
-use crate::doctor::root::{Known, Root, Trouble, read};
+use crate::doctor::trouble::{Known, Trouble, read};
 
 /// kubelet's checkpoint of its CPU manager.
 const CPU_MANAGER: &str = "/var/lib/kubelet/cpu_manager_state";
 
-/// Whether the engines really call mpsgate.
-pub(super) const ENGINE: Check<Engines> =
-    Check { name: "engine", gather: engines, judge: judge_engines, otherwise: "" };
-
 #[derive(Default)]
-pub(super) struct Engines {
+struct Engines {
     installed: Vec<EngineFacts>,
     /// Why engines may run that are not among these.
     doubts: BTreeSet<String>,
@@ -40,12 +36,13 @@ struct Ways {
     stale: Option<u32>,
 }
 
-fn engines(root: Root<'_>, node: &Node) -> Known<Engines> {
+/// Whether the engines really call mpsgate, by their own settings.
+pub(super) fn engine(node: &Node) -> Found {
     // A process that is not known may be any of them, and is told of once.
     let mut engines = Engines::default();
     let runtime = node.settings().runtime.path;
     for engine in [Engine::Containerd, Engine::Docker, Engine::Podman, Engine::Crio] {
-        let (found, doubted) = standing::of(engine, root.0, &runtime);
+        let (found, doubted) = standing::of(engine, &node.root, &runtime);
         engines.doubts.extend(doubted);
         engines.installed.extend(found.into_iter().map(|standing| {
             EngineFacts {
@@ -63,19 +60,19 @@ fn engines(root: Root<'_>, node: &Node) -> Known<Engines> {
             }
         }));
     }
-    Ok(engines)
+    judge_engines(engines, node)
 }
 
-fn judge_engines(engines: &Engines, node: &Node) -> Vec<Finding> {
+fn judge_engines(engines: Engines, node: &Node) -> Found {
     const TRUST: &str = "what runs as an engine has to be root's alone, with the directories above \
                          it: chown root: PROGRAM; chmod go-w PROGRAM; sudo mpsgate doctor";
     if engines.installed.is_empty() && engines.doubts.is_empty() {
-        return vec![skip("no containerd, Docker, Podman or CRI-O is installed")];
+        return Err(skip("no containerd, Docker, Podman or CRI-O is installed"));
     }
     let managed = !node.managed().is_empty();
     let known = engines.installed.iter().map(|engine| evaluate(engine, managed).about(engine.name));
     let doubt = |why: &String| warn(format!("{why}; its settings were not evaluated"), TRUST);
-    known.chain(engines.doubts.iter().map(doubt)).collect()
+    Ok(known.chain(engines.doubts.iter().map(doubt)).collect())
 }
 
 fn evaluate(engine: &EngineFacts, managed: bool) -> Finding {
@@ -111,15 +108,12 @@ fn evaluate(engine: &EngineFacts, managed: bool) -> Finding {
     ok(format!("{version}{}", ways.through.join("; ")))
 }
 
-/// kubelet's CPU manager: with `static` it has the runtime update containers that run. `None`: no
-/// kubelet wrote its policy.
-pub(super) const KUBELET: Check<Option<String>> = Check {
-    name: "kubelet",
-    gather: |root, _| cpu_manager(&root.below(CPU_MANAGER)),
-    judge: |policy, _| vec![kubelet(policy.as_deref())],
-    otherwise: "journalctl -u kubelet -n 50",
-};
+/// kubelet's CPU manager: with `static` it has the runtime update containers that run.
+pub(super) fn kubelet(node: &Node) -> Found {
+    judge_kubelet(cpu_manager(&node.below(CPU_MANAGER)))
+}
 
+/// `None`: no kubelet wrote its policy.
 fn cpu_manager(path: &Path) -> Known<Option<String>> {
     #[derive(serde::Deserialize)]
     struct State {
@@ -133,8 +127,8 @@ fn cpu_manager(path: &Path) -> Known<Option<String>> {
         .map_err(|error| Trouble::new(format!("{} names no policy: {error}", path.display())))
 }
 
-fn kubelet(policy: Option<&str>) -> Finding {
-    match policy {
+fn judge_kubelet(policy: Known<Option<String>>) -> Found {
+    Ok(vec![match or(policy, "journalctl -u kubelet -n 50")?.as_deref() {
         None => ok("no kubelet keeps CPUs apart here"),
         Some("static") => warn(
             "CPU manager policy static: kubelet updates running containers, which takes devices away that are not in \
@@ -143,7 +137,7 @@ fn kubelet(policy: Option<&str>) -> Finding {
              /var/lib/kubelet/cpu_manager_state, systemctl restart kubelet",
         ),
         Some(policy) => ok(format!("CPU manager policy {policy}")),
-    }
+    }])
 }
 
 #[cfg(test)]
@@ -151,16 +145,16 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
     use super::*;
     use crate::doctor::checks::Outcome;
-    use crate::doctor::checks::tests::{FAIL, WARN, node, trouble};
+    use crate::doctor::checks::tests::{FAIL, WARN, node, trouble, turns_red};
 
-    fn engine(name: &'static str, through: &[&str], round: &[&str]) -> EngineFacts {
+    fn of(name: &'static str, through: &[&str], round: &[&str]) -> EngineFacts {
         let sentences = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
         let ways = Ways { through: sentences(through), round: sentences(round), stale: None };
         EngineFacts { name, version: None, in_use: true, ways: Ok(ways) }
     }
 
     fn docker() -> Engines {
-        let docker = engine("docker", &["default runtime mpsgate: through mpsgate"], &[]);
+        let docker = of("docker", &["default runtime mpsgate: through mpsgate"], &[]);
         Engines { installed: vec![docker], doubts: BTreeSet::new() }
     }
 
@@ -171,27 +165,28 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn each_check_turns_red_for_what_it_is_about() {
-        ENGINE.turns_red(docker, "", &[
-            (|f, _| *first(f) = engine("docker", &[], &["default runtime runc: bypasses mpsgate"]), FAIL, "bypasses mpsgate", "mpsgate configure docker"),
-            (|f, _| *first(f) = EngineFacts { in_use: false, ..engine("podman", &["x"], &["y bypasses mpsgate"]) }, WARN, "y bypasses mpsgate", "mpsgate configure podman"),
-            (|f, _| *first(f) = engine("crio", &[], &[]), FAIL, "nothing in it leads", "mpsgate configure crio"),
+        turns_red("engine", judge_engines, docker, &[
+            (|f, _| *first(f) = of("docker", &[], &["default runtime runc: bypasses mpsgate"]), FAIL, "bypasses mpsgate", "mpsgate configure docker"),
+            (|f, _| *first(f) = EngineFacts { in_use: false, ..of("podman", &["x"], &["y bypasses mpsgate"]) }, WARN, "y bypasses mpsgate", "mpsgate configure podman"),
+            (|f, _| *first(f) = of("crio", &[], &[]), FAIL, "nothing in it leads", "mpsgate configure crio"),
             (|f, _| first(f).ways = trouble("/etc/docker/daemon.json: not JSON"), FAIL, "not JSON", "mpsgate configure docker --check"),
             (|f, _| first(f).ways.as_mut().unwrap().stale = Some(9), FAIL, "pid 9", "systemctl restart docker"),
             (|f, _| f.doubts = ["pid 9 runs /srv/dockerd, and is not taken for an engine".to_owned()].into(), WARN, "pid 9 runs /srv/dockerd", "chmod go-w"),
             (|f, _| { f.installed.clear(); f.doubts = ["whether crio runs is not known".to_owned()].into(); }, WARN, "whether crio runs", "sudo mpsgate doctor"),
         ]);
-        KUBELET.turns_red(|| Some("none".to_owned()), "journalctl -u kubelet", &[
-            (|policy, _| *policy = Some("static".into()), WARN, "policy static", "cpuManagerPolicy: none"),
+        turns_red("kubelet", |f, _| judge_kubelet(f), || Ok(Some("none".to_owned())), &[
+            (|f, _| *f = Ok(Some("static".into())), WARN, "policy static", "cpuManagerPolicy: none"),
+            (|f, _| *f = trouble("names no policy"), FAIL, "names no policy", "journalctl -u kubelet"),
         ]);
     }
 
     #[test]
     fn a_containerd_that_only_docker_uses_is_not_evaluated_and_no_engine_at_all_is_said() {
+        let unused = of("containerd", &[], &["runc bypasses mpsgate"]);
         let mut engines = docker();
-        let unused = engine("containerd", &[], &["runc bypasses mpsgate"]);
         *first(&mut engines) = EngineFacts { in_use: false, ..unused };
-        for engines in [engines, Engines::default()] {
-            assert_eq!(judge_engines(&engines, &node()).remove(0).result, Outcome::Skip);
-        }
+        assert_eq!(judge_engines(engines, &node()).unwrap()[0].result, Outcome::Skip);
+        let none = judge_engines(Engines::default(), &node());
+        assert_eq!(none.unwrap_err().result, Outcome::Skip);
     }
 }

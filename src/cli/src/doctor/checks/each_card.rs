@@ -6,24 +6,23 @@ use mpsgate_gpu::Card;
 use mpsgate_model::{ComputeMode, Verdict};
 use mpsgate_mps::{Lease, LeaseDir, MpsError};
 
-use super::mps::WITHOUT;
-use super::{Check, Finding, LOGS, Told, fail, failed, ok, skip, warn};
+use super::control_daemons::{NONE_MANAGED, WITHOUT};
+use super::{Finding, Found, LOGS, fail, failed, ok, or, skip, warn};
 use crate::doctor::node::Node;
-use crate::doctor::root::{Known, Root, Trouble};
+use crate::doctor::trouble::{Known, Trouble};
 
 /// Directory of the compute-mode leases, below [`paths::STATE_DIR`].
 pub(in crate::doctor) const LEASES: &str = "compute-mode";
 
-pub(super) const CARD: Told = Told { name: "card", judge: cards };
-
-fn cards(node: &Node) -> Vec<Finding> {
+pub(super) fn card(node: &Node) -> Found {
     const LOOK: &str = "see which cards the driver finds: nvidia-smi -L, and NVRM lines in dmesg";
     let cards = match node.nvml.as_ref().map(|nvml| &nvml.cards) {
-        Err(_) => return vec![skip("NVML does not answer")],
-        Ok(Err(trouble)) => return vec![failed(trouble, LOOK)],
-        Ok(Ok(cards)) if cards.is_empty() => return vec![fail("NVML finds no card", LOOK)],
-        Ok(Ok(cards)) => cards,
+        Err(_) => return Err(skip("NVML does not answer")),
+        Ok(cards) => or(cards.as_ref(), LOOK)?,
     };
+    if cards.is_empty() {
+        return Err(fail("NVML finds no card", LOOK));
+    }
     let managed = node.managed();
     let one = |card: &Card| {
         let is_managed = managed.contains(&card.uuid);
@@ -42,10 +41,7 @@ fn cards(node: &Node) -> Vec<Finding> {
     };
     let mut findings: Vec<_> = cards
         .iter()
-        .map(|card| match card {
-            Ok(card) => one(card),
-            Err(trouble) => failed(trouble, LOOK),
-        })
+        .map(|card| card.as_ref().map_or_else(|trouble| failed(trouble, LOOK), one))
         .collect();
     let seen = |uuid: &String| node.cards().any(|card| card.uuid == *uuid);
     findings.extend(managed.iter().filter(|uuid| !seen(uuid)).map(|uuid| {
@@ -54,14 +50,12 @@ fn cards(node: &Node) -> Vec<Finding> {
             format!("see NVRM lines in dmesg; where it was taken out: mpsgate disable {uuid}"),
         )
     }));
-    findings
+    Ok(findings)
 }
 
-pub(super) const COMPUTE_MODE: Told = Told { name: "compute-mode", judge: compute_mode };
-
-fn compute_mode(node: &Node) -> Vec<Finding> {
+pub(super) fn compute_mode(node: &Node) -> Found {
     let managed = node.managed();
-    let mut findings: Vec<_> = node
+    let findings: Vec<_> = node
         .cards()
         .filter(|card| managed.contains(&card.uuid))
         .map(|card| {
@@ -78,10 +72,7 @@ fn compute_mode(node: &Node) -> Vec<Finding> {
             finding.about(card.index)
         })
         .collect();
-    if findings.is_empty() {
-        findings.push(skip("no managed card can be seen"));
-    }
-    findings
+    if findings.is_empty() { Err(skip("no managed card can be seen")) } else { Ok(findings) }
 }
 
 fn shared_mode(mode: ComputeMode, uuid: &str) -> Finding {
@@ -94,19 +85,19 @@ fn shared_mode(mode: ComputeMode, uuid: &str) -> Finding {
     )
 }
 
-/// UUIDs of cards, and the mode that each had before, as `nvidia-smi -c` takes it.
-pub(super) const LEASE: Check<Vec<Known<(String, &str)>>> =
-    Check { name: "lease", gather: leases, judge: judge_leases, otherwise: LOGS };
+/// A card's UUID, and the mode that it had before, as `nvidia-smi -c` takes it.
+type Before = (String, &'static str);
 
-fn leases(root: Root<'_>, _: &Node) -> Known<Vec<Known<(String, &'static str)>>> {
+pub(super) fn lease(node: &Node) -> Found {
     let failed = |error: MpsError| Trouble::of(&error, error.hint());
-    let all =
-        LeaseDir::new(root.below(paths::STATE_DIR).join(LEASES)).read_all().map_err(failed)?;
     let fact = |lease: Lease| (lease.uuid, lease.previous.as_str());
-    Ok(all.into_iter().map(|lease| lease.map(fact).map_err(failed)).collect())
+    let all = LeaseDir::new(node.below(paths::STATE_DIR).join(LEASES)).read_all();
+    let all = all.map(|all| all.into_iter().map(|one| one.map(fact).map_err(failed)).collect());
+    judge_lease(all.map_err(failed), node)
 }
 
-fn judge_leases(leases: &Vec<Known<(String, &str)>>, node: &Node) -> Vec<Finding> {
+fn judge_lease(leases: Known<Vec<Known<Before>>>, node: &Node) -> Found {
+    let leases = or(leases, LOGS)?;
     let managed = node.managed();
     let left_over = leases.iter().filter_map(|lease| match lease {
         Ok((uuid, _)) if managed.contains(uuid) => None,
@@ -122,24 +113,18 @@ fn judge_leases(leases: &Vec<Known<(String, &str)>>, node: &Node) -> Vec<Finding
     if findings.is_empty() {
         findings.push(ok(format!("{} held, none left over", leases.len())));
     }
-    findings
+    Ok(findings)
 }
 
 /// What the cards have answered to `mpsgate qualify`.
-pub(super) const QUALIFIED: Told = Told { name: "qualified", judge: qualified };
-
-fn qualified(node: &Node) -> Vec<Finding> {
-    let Ok(status) = &node.daemon else { return vec![skip("mpsgated does not tell")] };
+pub(super) fn qualified(node: &Node) -> Found {
+    let Ok(status) = &node.daemon else { return Err(skip("mpsgated does not tell")) };
     if node.shares() {
-        return vec![skip(WITHOUT)];
+        return Err(skip(WITHOUT));
     }
     let managed = status.cards.iter().filter(|card| card.managed);
     let findings: Vec<Finding> = managed.flat_map(|card| answers(card, status.simulated)).collect();
-    if findings.is_empty() {
-        vec![skip("no card is managed: mpsgate enable GPU")]
-    } else {
-        findings
-    }
+    if findings.is_empty() { Err(skip(NONE_MANAGED)) } else { Ok(findings) }
 }
 
 fn answers(card: &CardStatus, is_simulated: bool) -> Vec<Finding> {
@@ -187,47 +172,49 @@ mod tests {
     use super::*;
     use crate::doctor::checks::Outcome;
     use crate::doctor::checks::tests::{
-        FAIL, OTHER, UUID, WARN, assert_calm, card, node, nothing_managed, trouble,
+        FAIL, OTHER, UUID, WARN, assert_calm, card as a_card, node, nothing_managed, trouble,
+        turns_red,
     };
 
     #[test]
     #[rustfmt::skip]
     fn each_check_turns_red_for_what_it_is_about() {
-        CARD.turns_red(&[
-            (|n| n.with_card(|c| c.compute_capability = (6, 1)), FAIL, "needs 7.0 (Volta) or newer, and is managed", "gpus.manage"),
-            (|n| n.with_card(|c| c.mig = MigState::Enabled), FAIL, "is in MIG mode", "-mig 0"),
-            (|n| n.nvml().cards = Ok(vec![Ok(card()), Ok(Card { uuid: OTHER.into(), compute_capability: (6, 0), ..card() })]), WARN, "; not managed", "gpus.manage"),
-            (|n| n.nvml().cards = Ok(vec![Ok(card()), trouble("cannot open card 1")]), FAIL, "cannot open card 1", "nvidia-smi -L"),
-            (|n| n.nvml().cards = Ok(Vec::new()), FAIL, "no card", "nvidia-smi -L"),
-            (|n| n.with_card(|c| c.uuid = OTHER.into()), FAIL, "is managed, but NVML does not find it", "mpsgate disable GPU-00000000"),
-            (|n| n.nvml().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
+        turns_red("card", |(), n| card(n), || (), &[
+            (|(), n| n.with_card(|c| c.compute_capability = (6, 1)), FAIL, "needs 7.0 (Volta) or newer, and is managed", "gpus.manage"),
+            (|(), n| n.with_card(|c| c.mig = MigState::Enabled), FAIL, "is in MIG mode", "-mig 0"),
+            (|(), n| n.nvml().cards = Ok(vec![Ok(a_card()), Ok(Card { uuid: OTHER.into(), compute_capability: (6, 0), ..a_card() })]), WARN, "; not managed", "gpus.manage"),
+            (|(), n| n.nvml().cards = Ok(vec![Ok(a_card()), trouble("cannot open card 1")]), FAIL, "cannot open card 1", "nvidia-smi -L"),
+            (|(), n| n.nvml().cards = Ok(Vec::new()), FAIL, "no card", "nvidia-smi -L"),
+            (|(), n| n.with_card(|c| c.uuid = OTHER.into()), FAIL, "is managed, but NVML does not find it", "mpsgate disable GPU-00000000"),
+            (|(), n| n.nvml().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
         ]);
-        COMPUTE_MODE.turns_red(&[
-            (|n| n.with_card(|c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that bypasses MPS", "systemctl restart mpsgated"),
+        turns_red("compute-mode", |(), n| compute_mode(n), || (), &[
+            (|(), n| n.with_card(|c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that bypasses MPS", "systemctl restart mpsgated"),
         ]);
-        LEASE.turns_red(|| vec![Ok((UUID.to_owned(), "DEFAULT"))], "journalctl", &[
-            (|f, _| *f = vec![Ok((OTHER.to_owned(), "DEFAULT"))], WARN, "not given back its mode DEFAULT", "nvidia-smi -i GPU-11111111-1111-1111-1111-111111111111 -c DEFAULT"),
-            (|f, _| *f = vec![trouble("the lease cannot be read")], FAIL, "cannot be read", "journalctl"),
+        turns_red("lease", judge_lease, || Ok(vec![Ok((UUID.to_owned(), "DEFAULT"))]), &[
+            (|f, _| *f = Ok(vec![Ok((OTHER.to_owned(), "DEFAULT"))]), WARN, "not given back its mode DEFAULT", "nvidia-smi -i GPU-11111111-1111-1111-1111-111111111111 -c DEFAULT"),
+            (|f, _| *f = Ok(vec![trouble("the lease cannot be read")]), FAIL, "cannot be read", "journalctl"),
+            (|f, _| *f = trouble("denied"), FAIL, "denied", "journalctl"),
         ]);
-        QUALIFIED.turns_red(&[
-            (|n| n.said().cards.get_mut(0).unwrap().failures = vec!["The memory limit does not hold on this card: a client with 1024 MiB got 4096".to_owned()], FAIL, "got 4096", "mpsgate qualify 0"),
-            (|n| n.said().cards.get_mut(0).unwrap().qualify = Some("it was never asked".to_owned()), WARN, "not proven: it was never asked", "mpsgate qualify 0"),
+        turns_red("qualified", |(), n| qualified(n), || (), &[
+            (|(), n| n.said().cards.get_mut(0).unwrap().failures = vec!["The memory limit does not hold on this card: a client with 1024 MiB got 4096".to_owned()], FAIL, "got 4096", "mpsgate qualify 0"),
+            (|(), n| n.said().cards.get_mut(0).unwrap().qualify = Some("it was never asked".to_owned()), WARN, "not proven: it was never asked", "mpsgate qualify 0"),
         ]);
     }
 
     #[test]
     fn nothing_is_managed_after_installation_and_that_is_no_failure() {
         let node = nothing_managed();
-        assert_calm(&cards(&node));
-        assert_calm(&compute_mode(&node));
-        assert_calm(&judge_leases(&Vec::new(), &node));
-        assert_calm(&qualified(&node));
+        let lease = |node: &Node| judge_lease(Ok(Vec::new()), node);
+        for check in [card, compute_mode, lease, qualified] {
+            assert_calm(check(&node));
+        }
     }
 
     #[test]
     fn an_mpsgated_that_tells_nothing_of_answers_is_not_taken_for_one_that_has_them() {
         let mut node = node();
         node.said().cards.get_mut(0).unwrap().qualification = None;
-        assert_eq!(qualified(&node).remove(0).result, Outcome::Skip);
+        assert_eq!(qualified(&node).unwrap()[0].result, Outcome::Skip);
     }
 }

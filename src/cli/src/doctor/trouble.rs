@@ -1,4 +1,4 @@
-//! Where the doctor looks: files of the node below a root, and why one of them tells nothing.
+//! The files of the node that is looked at, and why one of them tells nothing.
 
 use std::error::Error;
 use std::fs::DirEntry;
@@ -36,29 +36,16 @@ impl Trouble {
     }
 }
 
-/// The node whose root is this directory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Root<'a>(pub(super) &'a Path);
+/// `path` of the node whose root is `root`. A name without `/` stays what it is.
+pub(super) fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
+    path.as_ref()
+        .strip_prefix("/")
+        .map_or_else(|_| path.as_ref().to_owned(), |rest| root.join(rest))
+}
 
-impl Root<'_> {
-    /// `path` of this node. A name without `/` stays what it is.
-    pub(super) fn below(self, path: impl AsRef<Path>) -> PathBuf {
-        path.as_ref()
-            .strip_prefix("/")
-            .map_or_else(|_| path.as_ref().to_owned(), |rest| self.0.join(rest))
-    }
-
-    /// Where a link of this node leads; `None` where there is none.
-    pub(super) fn link(self, path: &str) -> Known<Option<PathBuf>> {
-        let path = self.below(path);
-        there(std::fs::read_link(&path))
-            .map_err(|error| Trouble::io("read the link", &path, &error))
-    }
-
-    /// What is in a directory of this node, as far as it can be read.
-    pub(super) fn entries(self, path: &str) -> impl Iterator<Item = DirEntry> {
-        std::fs::read_dir(self.below(path)).into_iter().flatten().flatten()
-    }
+/// What is in a directory, as far as it can be read.
+pub(super) fn entries(path: &Path) -> impl Iterator<Item = DirEntry> + use<> {
+    std::fs::read_dir(path).into_iter().flatten().flatten()
 }
 
 /// Reads a small file of `/proc`, `/sys` or `/run`; `None` where there is none.
