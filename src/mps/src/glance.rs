@@ -7,7 +7,7 @@
 //!   time and turns all others away, with exit status 1 (550) or without a message (535). It looks
 //!   at rest.
 
-use std::fs;
+use std::{fmt, fs};
 
 use mpsgate_host::procfs;
 use nix::libc;
@@ -31,6 +31,36 @@ pub enum WedgeCause {
     },
     /// The cause is unknown: it waits for a process, or works.
     Unknown,
+}
+
+impl WedgeCause {
+    /// Why the control daemon `pid` does not answer, as the end of a sentence that says that it
+    /// does not, and what to do.
+    #[must_use]
+    pub fn explain(&self, pid: impl fmt::Display) -> (String, String) {
+        const RESTART: &str = "once its containers have ended: mpsgate mps restart GPU";
+        match self {
+            Self::Stopped => (
+                format!(": somebody stopped it, pid {pid}"),
+                format!("let it go on: kill -CONT {pid}"),
+            ),
+            Self::ServerStopped { server } => (
+                format!(": somebody stopped its MPS server, pid {server}"),
+                format!("let it go on: kill -CONT {server}"),
+            ),
+            Self::LogBlocked => (
+                ": its log was full".to_owned(),
+                format!("systemctl restart mpsgated reads it; {RESTART}"),
+            ),
+            Self::Unknown => (
+                String::new(),
+                format!(
+                    "end what else on this node speaks with it, such as nvidia-cuda-mps-control in \
+                     a terminal; see what it does: cat /proc/{pid}/stack; {RESTART}"
+                ),
+            ),
+        }
+    }
 }
 
 /// What a control daemon does now, read from /proc in microseconds without disturbing it.

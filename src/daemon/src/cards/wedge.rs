@@ -25,27 +25,7 @@ const ASK: Duration = Duration::from_secs(4);
 /// What is wrong with a control daemon of this pid, for people.
 pub(super) fn wedge_trouble(cause: Option<&WedgeCause>, pid: Option<u32>) -> Trouble {
     let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-    let (why, hint) = match cause {
-        Some(WedgeCause::Stopped) => {
-            (format!(": somebody stopped it, pid {pid}"), format!("let it go on: kill -CONT {pid}"))
-        }
-        Some(WedgeCause::ServerStopped { server }) => (
-            format!(": somebody stopped its MPS server, pid {server}"),
-            format!("let it go on: kill -CONT {server}"),
-        ),
-        Some(WedgeCause::LogBlocked) => (
-            ": its log was full".to_owned(),
-            "once its containers have ended: mpsgate mps restart GPU".to_owned(),
-        ),
-        Some(WedgeCause::Unknown) | None => (
-            String::new(),
-            format!(
-                "end what else on this node speaks with it, such as nvidia-cuda-mps-control in a \
-                 terminal; see what it does: cat /proc/{pid}/stack; once its containers have \
-                 ended: mpsgate mps restart GPU"
-            ),
-        ),
-    };
+    let (why, hint) = cause.unwrap_or(&WedgeCause::Unknown).explain(pid);
     Trouble::new(format!("has an MPS control daemon that does not answer{why}"), hint)
 }
 
