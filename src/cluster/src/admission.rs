@@ -329,7 +329,7 @@ fn of_the_pod(
         Ok(_) => {}
     }
     if pod.needs_host_ipc(ipc) && !pod.host_ipc {
-        refuse(refusal::own_ipc(pod.own_users));
+        refuse(refusal::pod_without_host_ipc(pod.own_users));
     }
     if pod.host_pids {
         warn(own_pids());
