@@ -34,8 +34,7 @@ impl Seen {
                 self.nodes_heard = true;
                 let known = Arc::make_mut(&mut self.known);
                 known.nodes = all.iter().filter_map(node).collect();
-                let cards = |node: &ClusterNode| Some((node.name.clone(), largest_card(node)?));
-                known.cards.largest = all.iter().filter_map(cards).collect();
+                known.cards.largest = all.iter().filter_map(largest_card).collect();
             }
             Change::Put(one) => {
                 self.put(&one.name, one.shared.clone());
@@ -52,13 +51,13 @@ impl Seen {
         }
     }
 
-    fn put_cards(&mut self, name: &str, largest: Option<Option<Mib>>) {
-        if self.known.cards.largest.get(name) == largest.as_ref() {
+    fn put_cards(&mut self, name: &str, found: Option<(String, Option<Mib>)>) {
+        if self.known.cards.largest.get(name) == found.as_ref().map(|(_, largest)| largest) {
             return;
         }
         let cards = &mut Arc::make_mut(&mut self.known).cards.largest;
-        match largest {
-            Some(largest) => drop(cards.insert(name.to_owned(), largest)),
+        match found {
+            Some((name, largest)) => drop(cards.insert(name, largest)),
             None => drop(cards.remove(name)),
         }
     }
@@ -101,11 +100,11 @@ fn node(node: &ClusterNode) -> Option<(String, GpuNode)> {
     Some((node.name.clone(), node.shared.clone()?))
 }
 
-/// What its largest card has; nothing of that where nobody knows. `None` for a node without cards.
-fn largest_card(node: &ClusterNode) -> Option<Option<Mib>> {
+/// The node, where it has cards, and what the largest of them has where it says so.
+fn largest_card(node: &ClusterNode) -> Option<(String, Option<Mib>)> {
     let largest = node.cards.iter().map(|card| card.memory).max();
     let has_some = node.shared.is_some() || node.has_gpu_memory || node.unreadable.is_some();
-    if largest.is_some() { Some(largest) } else { has_some.then_some(None) }
+    (largest.is_some() || has_some).then(|| (node.name.clone(), largest))
 }
 
 #[cfg(test)]

@@ -518,7 +518,8 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
     Ok(found)
 }
 
-/// A resource by which another device plugin gives it a card: NVIDIA's, or one that goes by its name.
+/// A resource by which another device plugin gives it a card: NVIDIA's, or one that goes by its
+/// name.
 fn other_card(container: &wire::Container) -> Option<String> {
     let limits = &container.resources.0.as_ref()?.limits.ours;
     let gives_one = |name: &str, count: &RawValue| {

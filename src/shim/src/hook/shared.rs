@@ -47,7 +47,10 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     if let Some(found) = found
         && let Some(why) = wants_hosts(policy, seen, &shm)
     {
-        return Err(found.map_or_else(|refusal| refusal, |found| no_host_ipc(&found, why, false)));
+        return Err(match found {
+            Ok(found) => no_host_ipc(&found, why, false),
+            Err(refusal) => refusal,
+        });
     }
     if let Some(note) = shared_memory(policy, seen, &shm)? {
         // mpsgated tells of what the spec showed once.
