@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_model::printable::few;
 use mpsgate_model::{Code, GpuNode, HandlerReport, Refusal, RuntimeClass};
 
+use crate::cards::Cards;
+
 /// More expressions than a pod has of them are not compared with each node.
 const MOST: usize = 256;
 /// Nodes that a sentence names.
@@ -37,6 +39,8 @@ pub struct Known {
     pub classes: Option<BTreeMap<String, RuntimeClass>>,
     /// The nodes with cards of mpsgate's, by name.
     pub nodes: BTreeMap<String, GpuNode>,
+    /// What these cards have.
+    pub cards: Cards,
 }
 
 /// Where a pod may go, in its own words.

@@ -3,6 +3,7 @@
 use mpsgate_edge::{EdgeError, print};
 use serde::Serialize;
 
+use crate::beyond::Beyond;
 use crate::view::{Device, NodeView, PodView, View};
 
 /// It changes with the meaning of any field; new fields do not change it.
@@ -14,6 +15,23 @@ struct Document<'a> {
     nodes: Vec<NodeJson<'a>>,
     used_mib: i64,
     total_mib: i64,
+    /// More is asked for than a card of the node has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beyond_cards: Vec<BeyondJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct BeyondJson<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    node: &'a str,
+    container: &'a str,
+    resource: &'a str,
+    asked_mib: u64,
+    largest_card_mib: u64,
+    /// What was likely meant.
+    hint: &'a str,
 }
 
 #[derive(Serialize)]
@@ -65,7 +83,22 @@ pub(crate) fn render(view: &View) -> Result<String, EdgeError> {
         used_mib: nodes.iter().map(|node| node.used_mib).fold(0, i64::saturating_add),
         total_mib: nodes.iter().map(|node| node.total_mib).fold(0, i64::saturating_add),
         nodes,
+        beyond_cards: view.beyond.iter().map(beyond).collect(),
     })
+}
+
+fn beyond(one: &Beyond) -> BeyondJson<'_> {
+    BeyondJson {
+        namespace: &one.namespace,
+        name: &one.name,
+        uid: &one.uid,
+        node: &one.node,
+        container: &one.container,
+        resource: &one.resource,
+        asked_mib: one.asked.0,
+        largest_card_mib: one.largest.0,
+        hint: &one.hint,
+    }
 }
 
 fn node<'a>(view: &View, node: &'a NodeView) -> NodeJson<'a> {

@@ -6,12 +6,14 @@
 //!
 //! ```text
 //! args ─► kubernetes::seen ─► view ◄─ annotations      (whose is which memory)
+//!                              │  ◄─ beyond           (more than a card has)
 //!                              ├► summary, details ─► table   (text)
 //!                              └► document                    (JSON)
 //! ```
 
 mod annotations;
 mod args;
+mod beyond;
 mod details;
 mod document;
 mod error;

@@ -10,6 +10,7 @@ use mpsgate_kubernetes::{Container, LeftOut, Limits, Pod, Seen, SeenNode};
 use mpsgate_model::{CardReport, Kind, Layout};
 
 use crate::annotations::{self, MOST_CARDS};
+use crate::beyond::{self, Beyond};
 
 /// MiB.
 const GIB: i64 = 1024;
@@ -26,6 +27,8 @@ pub(crate) struct View {
     exact: bool,
     /// The unit of amounts, for a heading.
     pub(crate) unit: &'static str,
+    /// What is asked for and no card of the node has, where cards are known one by one.
+    pub(crate) beyond: Vec<Beyond>,
 }
 
 /// One node.
@@ -126,10 +129,18 @@ impl View {
             let placed = |pod: &&Pod| annotations::placement(pod, &node.name).is_some();
             cards.is_some() || of(node).iter().any(placed)
         });
+        let beyond = nodes.iter().flat_map(|(node, cards)| {
+            let cards = cards.iter().flat_map(BTreeMap::values);
+            let largest = cards.map(|card| card.memory).max().filter(|most| most.0 > 0);
+            let pods = of(node).iter().filter(|pod| !pod.finished);
+            pods.flat_map(move |pod| largest.map(|most| beyond::of(pod, &node.name, most)))
+        });
+        let beyond: Vec<Beyond> = beyond.flatten().collect();
+        warnings.extend(beyond.iter().map(Beyond::to_string));
         let nodes: Vec<_> = (nodes.into_iter())
             .map(|(node, cards)| NodeView::of(node, cards, of(node), exact))
             .collect();
-        let mut view = Self { nodes, exact, unit: "" };
+        let mut view = Self { nodes, exact, unit: "", beyond };
         view.unit = view.unit();
         (view, warnings)
     }

@@ -164,6 +164,44 @@ fn wide_says_how_the_node_shares_and_who_says_where_a_pod_is() {
     );
 }
 
+/// A pod that gpushare's old extender placed by MiB, beside one that asks by GiB.
+#[test]
+fn an_amount_that_no_card_of_the_node_has_is_marked_with_what_was_meant() {
+    let mut cluster = cluster();
+    let pod = |name: &str, phase: &str, gib: &str, annotations: Value| {
+        json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "annotations": annotations},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": gib}}}]},
+            "status": {"phase": phase},
+        })
+    };
+    let old = json!({"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "2048"});
+    let failed = json!({"ALIYUN_COM_GPU_MEM_IDX": "-1"});
+    cluster["pods"] = json!([
+        pod("old", "Running", "2048", old),
+        pod("new", "Running", "7", json!({"ALIYUN_COM_GPU_MEM_IDX": "0"})),
+        pod("failed", "Failed", "2048", failed),
+    ]);
+    let server = Server::start(World::of(&cluster));
+    let output = server.inspect(&[]);
+    assert_eq!(
+        text(&output.stderr),
+        "warning: pod team/old, container c: it asks for 2048 GiB by aliyun.com/gpu-mem, and the largest card of node \
+         gpu-1 has 39 GiB; 2048 looks like MiB, and aliyun.com/gpu-mem counts GiB: write 2\n"
+    );
+    assert!(text(&output.stdout).contains("7/15                   2048/39"), "{output:?}");
+    let document: Value = serde_json::from_slice(&server.inspect(&["-o", "json"]).stdout).unwrap();
+    assert_eq!(
+        document["beyond_cards"],
+        json!([{
+            "namespace": "team", "name": "old", "uid": "old", "node": "gpu-1", "container": "c",
+            "resource": "aliyun.com/gpu-mem", "asked_mib": 2_097_152, "largest_card_mib": 39_936,
+            "hint": "2048 looks like MiB, and aliyun.com/gpu-mem counts GiB: write 2",
+        }])
+    );
+    assert_eq!(document["schema"], 1);
+}
+
 #[test]
 fn without_a_kubeconfig_it_says_what_to_set() {
     let output = inspect(Path::new("/nowhere/config"), &[]);

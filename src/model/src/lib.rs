@@ -19,6 +19,7 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+mod likely;
 pub mod names;
 mod number;
 mod one_of;
@@ -41,6 +42,7 @@ pub use grant::{
 #[cfg(any(test, feature = "testing"))]
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
+pub use likely::{ANY_CARD, quantity as likely_quantity};
 pub use number::{QuantityError, parse_count, parse_nanos};
 pub use one_of::{OneOf, Words};
 pub use pod::{Handed, PodContainer};

@@ -13,6 +13,12 @@ pub enum QuantityError {
     /// A number without a unit.
     #[error("it has no unit")]
     NoUnit,
+    /// Quotes that a shell, or a file that is read without one, has left in it.
+    #[error("there are quotes in it")]
+    Quoted,
+    /// A blank, or the carriage return of a file with lines as on Windows.
+    #[error("there is a blank or a line end in it")]
+    Blank,
     /// `GB`, `GiB`, `gi`, or another suffix that Kubernetes does not know.
     #[error("its unit is not one that Kubernetes knows")]
     UnknownUnit,

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::likely::is_quote;
 use crate::number::{Number, QuantityError, is_exponent, parse_count, unit};
 
 /// GPU memory in MiB (2^20 bytes), the only unit that the ledger and the MPS channel know.
@@ -53,6 +54,12 @@ impl Mib {
     pub fn parse_quantity(text: &str) -> Result<Self, QuantityError> {
         if text.is_empty() {
             return Err(QuantityError::Empty);
+        }
+        if text.contains(is_quote) {
+            return Err(QuantityError::Quoted);
+        }
+        if text.contains(char::is_whitespace) {
+            return Err(QuantityError::Blank);
         }
         let number = Number::split(text).ok_or(QuantityError::NotANumber)?;
         if number.negative {
@@ -163,7 +170,13 @@ mod tests {
             ("7GB", E::UnknownUnit),
             ("7GiB", E::UnknownUnit),
             ("7gi", E::UnknownUnit),
-            ("7 Gi", E::UnknownUnit),
+            ("7 Gi", E::Blank),
+            ("7Gi\r", E::Blank),
+            (" ", E::Blank),
+            ("\"7Gi\"", E::Quoted),
+            ("'7Gi'", E::Quoted),
+            ("50%", E::UnknownUnit),
+            ("all", E::NotANumber),
             ("7m", E::UnknownUnit),
             ("0Gi", E::Zero),
             ("-1Gi", E::Negative),

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{CARDS_ANNOTATION, MEMORY_ACK};
-use crate::QuantityError;
+use super::{CARDS_ANNOTATION, MEMORY, MEMORY_ACK};
+use crate::{Mib, QuantityError, likely};
 
 /// Why a request cannot be read. Each message quotes name and value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,15 +84,7 @@ impl RequestError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::Memory { name, .. } if name == MEMORY_ACK => {
-                "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"
-                    .to_owned()
-            }
-            Self::Memory { name, .. } => {
-                format!(
-                    "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
-                )
-            }
+            Self::Memory { name, value, .. } => memory(name, likely::quantity(value)),
             Self::Conflict { second, .. } => format!("remove {second}, or make both the same"),
             Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
             Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
@@ -104,5 +96,24 @@ impl RequestError {
             }
             Self::NamedCard { name, .. } => format!("remove {name}, or {CARDS_ANNOTATION}"),
         }
+    }
+}
+
+/// How an amount is written; where it is known what was meant, that one.
+fn memory(name: &str, meant: Option<String>) -> String {
+    let whole =
+        |meant: &str| Mib::parse_quantity(meant).ok().filter(|mib| mib.0.is_multiple_of(1024));
+    match meant {
+        Some(meant) if name != MEMORY_ACK => format!("write {name}={meant}"),
+        Some(meant) => match whole(&meant) {
+            Some(mib) => format!("write {name}={}: it counts GiB", mib.0 / 1024),
+            None => format!("{name} counts whole GiB: use {MEMORY}={meant}"),
+        },
+        None if name == MEMORY_ACK => {
+            format!("write whole GiB, such as {name}=7, or use {MEMORY}=7168Mi")
+        }
+        None => format!(
+            "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
+        ),
     }
 }

@@ -185,6 +185,46 @@ fn every_bad_value_is_quoted() {
 }
 
 #[test]
+fn an_amount_in_the_words_of_engines_and_shells_is_told_with_the_right_spelling() {
+    let plain = "write a whole number of MiB with its unit, such as MPSGATE_GPU_MEM=7Gi or MPSGATE_GPU_MEM=7168Mi";
+    for (value, why, hint) in [
+        ("8g", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=8Gi"),
+        ("7G", "it is not a whole number of MiB", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7GB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7gb", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7GiB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7gi", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("6500M", "it is not a whole number of MiB", "write MPSGATE_GPU_MEM=6500Mi"),
+        ("7168MiB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7168Mi"),
+        ("7 Gi", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7 GiB", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7Gi\r", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("\"7Gi\"", "there are quotes in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("'7Gi'", "there are quotes in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7", "it has no unit", plain),
+        ("", "it is empty", plain),
+        ("all", "it is not a number", plain),
+        ("50%", "its unit is not one that Kubernetes knows", plain),
+    ] {
+        let error = parse(&[], &[("MPSGATE_GPU_MEM", value)]).unwrap_err();
+        assert_eq!(error.to_string(), format!("MPSGATE_GPU_MEM is {value:?}: {why}"));
+        assert_eq!(error.hint(), hint, "{value:?}");
+    }
+    for value in ["1.5Gi", "0.5Gi"] {
+        assert!(parse(&[], &[("MPSGATE_GPU_MEM", value)]).is_ok(), "{value}");
+    }
+    for (value, hint) in [
+        ("7g", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("7Gi", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("\"7 GB\"", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("8138MiB", "aliyun.com/gpu-mem counts whole GiB: use mpsgate.io/gpu-mem=8138Mi"),
+        ("much", "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"),
+    ] {
+        assert_eq!(parse(&[("aliyun.com/gpu-mem", value)], &[]).unwrap_err().hint(), hint);
+    }
+}
+
+#[test]
 fn a_mistyped_variable_names_the_right_one() {
     let error = parse(&[], &[("MPSGATE_GPU_MEMORY", "7Gi")]).unwrap_err();
     assert_eq!(

@@ -6,7 +6,8 @@ use std::path::Path;
 use mpsgate_config::{Config, Ipc as IpcPolicy, paths};
 use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{HOST_IPC, Node, SharedMemory, Shm, may_have_its_own, shared_memory};
+use mpsgate_policy::refusal::no_host_ipc;
+use mpsgate_policy::{Node, SharedMemory, Shm, shared_memory, wants_hosts};
 
 use super::mounts::Mounts;
 use crate::facts;
@@ -21,16 +22,14 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     let servers = servers.map_or_else(|| inode("/proc/self/ns/ipc"), Ok);
     let found = match (inode(&format!("/proc/{pid}/ns/ipc")), servers) {
         (Ok(its), Ok(servers)) if its == servers => None,
-        (Ok(its), Ok(servers)) => Some(Refusal::new(
-            Code::NoHostIpc,
-            format!("its IPC namespace (ipc:[{its}]) is not the MPS server's (ipc:[{servers}])"),
-            HOST_IPC,
-        )),
-        (Err(error), _) | (_, Err(error)) => Some(Refusal::new(
+        (Ok(its), Ok(servers)) => Some(Ok(format!(
+            "its IPC namespace (ipc:[{its}]) is not the MPS server's (ipc:[{servers}])"
+        ))),
+        (Err(error), _) | (_, Err(error)) => Some(Err(Refusal::new(
             Code::NoHostIpc,
             format!("its IPC namespace cannot be looked at: {error}"),
             "create the container anew",
-        )),
+        ))),
     };
     let seen = node.as_ref().map(|node| node.shared_memory).unwrap_or_default();
     // Most containers are done here.
@@ -45,10 +44,13 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     // strictest.
     let policy = || Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.ipc);
     let policy = policy().unwrap_or(IpcPolicy::RequireHost);
-    if let Some(refusal) = found
-        && !may_have_its_own(policy, seen, &shm)
+    if let Some(found) = found
+        && let Some(why) = wants_hosts(policy, seen, &shm)
     {
-        return Err(refusal);
+        return Err(match found {
+            Ok(found) => no_host_ipc(&found, why, false),
+            Err(refusal) => refusal,
+        });
     }
     if let Some(note) = shared_memory(policy, seen, &shm)? {
         // mpsgated has already reported what the spec showed.
