@@ -23,13 +23,13 @@ use mpsgate_mps::{
     Capabilities, ControlDaemon, HoldSpawner, Kept, MpsDirectories, MpsError, MpsInstance, Origin,
     OwnHolder, Spawner, UnitSpawner, choose_spawner, server_of,
 };
-use mpsgate_node::card::{CardId, Ends, Trouble};
+use mpsgate_node::card::{CardId, Ends, Trouble, View};
 
 mod compute_mode;
 pub(crate) mod control;
 mod share;
 
-use self::control::{View, limit_default, mps_trouble, view};
+use self::control::{limit_default, mps_trouble, view};
 use crate::error::chain;
 use crate::settings::Settings;
 use crate::{Paths, process, qualification};

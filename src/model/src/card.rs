@@ -17,6 +17,24 @@ pub struct NodeCard {
     pub managed: bool,
 }
 
+/// Why a living control daemon does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WedgeCause {
+    /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
+    Stopped,
+    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
+    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
+    /// `MpsInstance::drain_log` in `mps` gets it going again.
+    LogBlocked,
+    /// Somebody stopped the card's server, which the daemon waits for.
+    ServerStopped {
+        /// The server's pid.
+        server: i32,
+    },
+    /// Nothing could be found out: it waits for somebody, or works.
+    Unknown,
+}
+
 /// Who may create contexts on a card: NVML's compute modes. A word is that of `nvidia-smi -c`; a
 /// lease has the name in small letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

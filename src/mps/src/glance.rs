@@ -10,28 +10,11 @@
 use std::fs;
 
 use mpsgate_host::procfs;
+pub use mpsgate_model::WedgeCause;
 use nix::libc;
 
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
-
-/// Why a living control daemon does not answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WedgeCause {
-    /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
-    Stopped,
-    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
-    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
-    /// [`crate::MpsInstance::drain_log`] gets it going again.
-    LogBlocked,
-    /// Somebody stopped the card's server, which the daemon waits for.
-    ServerStopped {
-        /// The server's pid.
-        server: i32,
-    },
-    /// Nothing could be found out: it waits for somebody, or works.
-    Unknown,
-}
 
 /// What a control daemon does right now, read from /proc: costs microseconds and disturbs nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,7 +33,7 @@ impl Strays {
     pub(super) async fn look(&mut self, daemon: &Daemon) {
         let cards: Vec<GpuUuid> = {
             let node = daemon.node();
-            let managed = node.cards.iter().filter(|card| card.managed.is_some());
+            let managed = node.cards().iter().filter(|card| card.is_managed());
             managed.map(|card| card.uuid.clone()).collect()
         };
         let again = self.left.is_empty() && self.begun.is_none_or(|at| at.elapsed() >= SEARCH);

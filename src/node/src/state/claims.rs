@@ -53,7 +53,7 @@ impl Node {
             .map(|card| {
                 let promised = self.ledger.promised(&card.uuid);
                 let memory = card.memory.saturating_sub(promised);
-                (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients })
+                (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients() })
             })
             .collect();
         let of = |uuid: &GpuUuid| {

@@ -165,7 +165,7 @@ impl Node {
 
     /// Marks the grants of a card whose MPS has died, and tells their pods' authors; those that
     /// were not marked before.
-    pub fn mark_broken(
+    pub(crate) fn mark_broken(
         &mut self,
         card: &GpuUuid,
         now_ms: u64,

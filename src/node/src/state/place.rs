@@ -123,7 +123,7 @@ impl Node {
         let share = share.and_then(|key| self.ledger.share(key)).map(|(_, share)| share);
         let low = share.map(|share| share.priority).filter(|its| *its == Priority::Low);
         let client_dir =
-            cards.first().filter(|_| self.under_mps()).map(|card| card.ends.of(&call.key));
+            cards.first().filter(|_| self.under_mps()).map(|card| card.ends().of(&call.key));
         Grant {
             key: call.key.clone(),
             cards: cards.iter().map(granted).collect(),
@@ -148,7 +148,7 @@ impl Node {
         let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
         let memory = card.memory.saturating_sub(promised).saturating_sub(claimed);
         let clients = self.ledger.claimed_clients(&card.uuid, asker.share());
-        let max_clients = if self.under_mps() { card.max_clients } else { u32::MAX };
+        let max_clients = if self.under_mps() { card.max_clients() } else { u32::MAX };
         Capacity { memory, max_clients: max_clients.saturating_sub(clients) }
     }
 
@@ -220,7 +220,7 @@ impl Node {
         Candidate {
             uuid: &card.uuid,
             index: card.index,
-            managed: card.managed.is_some(),
+            managed: card.is_managed(),
             condition: self.condition_for(card, container),
             memory: card.memory,
             promised: {
