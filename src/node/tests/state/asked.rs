@@ -13,7 +13,7 @@ use mpsgate_node::card::{CardEvent, Trouble};
 
 use crate::fixture::{ALL, HOLDER, call, control, happens, node, uuid};
 
-const ID: &str = "mpsgate-qualify-0897a975fd16f0d8";
+pub(crate) const ID: &str = "mpsgate-qualify-0897a975fd16f0d8";
 
 #[test]
 fn who_asks_a_card_is_known_by_runtime_root_and_caller_and_not_by_name() {
@@ -49,7 +49,7 @@ fn who_asks_a_card_is_known_by_runtime_root_and_caller_and_not_by_name() {
     }
 }
 
-fn no(question: Question) -> Answer {
+pub(crate) fn no(question: Question) -> Answer {
     Answer {
         question,
         expected: String::new(),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 mod asked;
+mod card;
 mod fixture;
 mod names;
 
