@@ -16,8 +16,8 @@ use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, Refusal};
-use mpsgate_node::card::{CardEvent, Health};
-use mpsgate_node::{Effect, NOT_YET, Node};
+use mpsgate_node::card::{Card, CardEvent, Health};
+use mpsgate_node::{Backend, Effect, NOT_YET, Node};
 use mpsgate_policy::overrides;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -216,9 +216,9 @@ impl Daemon {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
         let settings = self.settings.now();
-        let managed = node.cards().iter().filter(|card| card.is_managed() && node.under_mps());
-        let answered: Vec<_> =
-            managed.map(|card| (card.index, card.qualified().conclusion.tolerance)).collect();
+        let tolerance =
+            |card: &Card| Some((card.index, node.backend().conclusion(card)?.tolerance));
+        let answered: Vec<_> = node.cards().iter().filter_map(tolerance).collect();
         let overrides = overrides(&settings.policy, &answered);
         Status { api_server, overrides, ..self.around().status(&node) }
     }

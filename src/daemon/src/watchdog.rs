@@ -21,6 +21,7 @@ use std::time::Duration;
 use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
+use mpsgate_node::Backend;
 use mpsgate_node::card::{Card, CardEvent, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, decide};
 use mpsgate_policy::{Conclusion, TOLERANCE};
@@ -190,12 +191,8 @@ fn take(
     entries: &[Entry],
 ) -> bool {
     let policy = daemon.settings.now().policy.clone();
-    let enforce = match schedule {
-        Schedule::Mps => policy.enforce,
-        // Nobody was promised that a neighbour is held to his own, and nobody bypasses MPS.
-        Schedule::Share => Enforce::Report,
-    };
-    look.tells_clients &= schedule == Schedule::Mps;
+    let enforce = schedule.enforce(policy.enforce);
+    look.tells_clients &= schedule.tells_clients();
     let rules = rules(daemon, uuid, policy.tolerance_mib, enforce);
     let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use mpsgate_kubernetes::{ConditionReport, NodeReport, Pods};
 use mpsgate_model::printable::plain;
 use mpsgate_model::{CLAIM, CardReport, Guarantee, Handed, Mib};
-use mpsgate_node::Node;
 use mpsgate_node::card::Card;
+use mpsgate_node::{Backend, Node};
 use mpsgate_policy::GuaranteeLevel;
 use mpsgate_policy::schedule::Word;
 
@@ -134,7 +134,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         sum.0 = sum.0.saturating_add(memory);
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
-    let one_uid = node.under_mps() && !card.serves_any_uid();
+    let one_uid = !node.backend().serves_any_uid(card);
     let GuaranteeLevel { guarantee, proof, .. } = node.level_of_card(card);
     CardReport {
         uuid: card.uuid.to_string(),
@@ -146,7 +146,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),
         one_uid,
-        max_clients: node.under_mps().then_some(card.max_clients()),
+        max_clients: node.backend().max_clients(card),
         held,
         guarantee: guarantee.as_str().to_owned(),
         proof: plain(&proof),

@@ -8,6 +8,7 @@ use mpsgate_policy::schedule::Word;
 use mpsgate_policy::{Conclusion, GuaranteeLevel};
 
 use super::Node;
+use crate::Backend;
 use crate::card::Card;
 
 /// What a grant that lost its control daemon needs.
@@ -52,6 +53,7 @@ impl Node {
         let free = card.memory.saturating_sub(granted).saturating_sub(promised);
         let managed = card.is_managed();
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
+        let concluded = self.backend().conclusion(card);
         let asking = card.qualified.asking.is_some() && card.trouble().is_none();
         let (state, hint) = match (card.is_lost(), managed) {
             (false, false) => (CardState::Unmanaged.into(), None),
@@ -93,12 +95,8 @@ impl Node {
                 .filter(|_| managed)
                 .map(|trouble| format!("{} ({})", trouble.why, trouble.hint)),
             qualification: card.qualified.found.clone().filter(|_| managed),
-            failures: self
-                .under_mps()
-                .then(|| card.qualified.conclusion.failures.clone())
-                .filter(|_| managed)
-                .unwrap_or_default(),
-            qualify: card.qualified.conclusion.due.clone().filter(|_| managed && self.under_mps()),
+            failures: concluded.map(|concluded| concluded.failures.clone()).unwrap_or_default(),
+            qualify: concluded.and_then(|concluded| concluded.due.clone()),
         }
     }
 
@@ -122,10 +120,9 @@ impl Node {
     /// The level that a grant of the card has under MPS, and what shows that: what its driver's own
     /// limit of a cgroup adds is each grant's.
     pub fn level_of_card(&self, card: &Card) -> GuaranteeLevel {
-        let moment = match (self.under_mps(), self.watches(card)) {
-            (false, _) => Guarantee::None,
-            (true, false) => Guarantee::Mps,
-            (true, true) => Guarantee::MpsWatchdog,
+        let moment = match self.backend().guarantee() {
+            Guarantee::Mps if self.watches(card) => Guarantee::MpsWatchdog,
+            by_itself => by_itself,
         };
         card.qualified.conclusion.level(moment)
     }

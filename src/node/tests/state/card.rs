@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use mpsgate_api::{ControlState, ServerState, ServerStatus};
+use mpsgate_api::{Activate, ControlState, ServerState, ServerStatus};
 use mpsgate_config::Schedule;
 use mpsgate_model::door::{Counts, Reason};
 use mpsgate_model::ledger::ProcessId;
@@ -22,9 +22,10 @@ use mpsgate_testing::golden;
 use proptest::prelude::*;
 
 use crate::asked::{ID, no};
-use crate::fixture::{ALL, HOLDER, call, control, happens, node, seen, uuid};
+use crate::fixture::{ALL, HOLDER, INIT, call, control, happens, node, seen, uuid};
 
 const CARD: u8 = 0;
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/card.txt");
 
 /// Of one server, which takes clients of uid 1000.
 fn view(state: ControlState) -> View {
@@ -205,7 +206,7 @@ fn after(mut node: Node, events: impl IntoIterator<Item = CardEvent>) -> Node {
     node
 }
 
-/// A ready card, and a container `web` with 1 GiB of it.
+/// A ready card, and a running container `web` with 1 GiB of it.
 fn granted() -> Node {
     let mut node = after(node(), [answers()]);
     reserve(&mut node, "web", 1).unwrap();
@@ -216,7 +217,10 @@ fn reserve(node: &mut Node, name: &str, instance: u8) -> Option<GrantKey> {
     let mut call = call(name, 1);
     call.key.instance = Instance::from_bytes([instance; 16]);
     let reserved = node.reserve(&call, None, HOLDER, &ALL, 0, &mut Vec::new());
-    reserved.ok().map(|reserved| reserved.grant.key)
+    let key = reserved.ok()?.grant.key;
+    let activate = Activate { key: key.clone(), pid: INIT.pid, cgroup: None, grant: None };
+    node.activate(&activate, INIT, &ALL, 0, &mut Vec::new()).unwrap();
+    Some(key)
 }
 
 fn shared() -> Node {
@@ -373,7 +377,7 @@ fn each_transition_is_as_recorded() {
         }
         writeln!(text, "- nothing follows where {}\n", nothing.join("; where ")).unwrap();
     }
-    golden::compare("tests/golden/card.txt", &format!("{}\n", text.trim_end()));
+    golden::compare(PATH, &format!("{}\n", text.trim_end()));
 }
 
 #[test]
