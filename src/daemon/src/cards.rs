@@ -26,8 +26,6 @@ mod share;
 mod watch;
 mod wedge;
 
-pub(crate) use self::health::tell;
-
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::token_store::Tokens;
 use crate::usage::Usage;
-use crate::{DaemonError, Paths, cards, exec_record, record, tell};
+use crate::{DaemonError, Paths, card_news, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -184,7 +184,7 @@ impl Daemon {
             Effect::Cap(card) => {
                 self.order(&card, Order::Cap);
             }
-            Effect::TellCard(card, gpu, news) => cards::tell(&card, gpu, news),
+            Effect::TellCard(card, gpu, news) => card_news::tell(&card, gpu, news),
             Effect::Look => self.look.notify_one(),
             Effect::CheckComputeMode(card) => {
                 self.order(&card, Order::ComputeMode);

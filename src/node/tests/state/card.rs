@@ -386,6 +386,51 @@ fn each_step_has_words_of_its_own() {
     assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len(), "{words:?}");
 }
 
+/// What is wrong with the card, and what to do.
+fn wrong(node: &Node) -> Option<(String, String)> {
+    let trouble = node.card(&uuid(CARD)).unwrap().trouble()?;
+    Some((trouble.why.clone(), trouble.hint.clone()))
+}
+
+#[test]
+fn each_cause_of_a_wedge_is_told_with_what_to_do() {
+    for (cause, expected, command) in [
+        (WedgeCause::Stopped, ": somebody stopped it, pid 300", "kill -CONT 300"),
+        (
+            WedgeCause::ServerStopped { server: 8 },
+            ": somebody stopped its MPS server, pid 8",
+            "kill -CONT 8",
+        ),
+        (WedgeCause::LogBlocked, ": its log was full", "mpsgate mps restart GPU"),
+        (WedgeCause::Unknown, "", "cat /proc/300/stack"),
+    ] {
+        let node = after(node(), [CardEvent::Viewed(View::wedged(Some(cause)))]);
+        let (why, hint) = wrong(&node).unwrap();
+        assert_eq!(why, format!("has an MPS control daemon that does not answer{expected}"));
+        assert!(hint.contains(command), "{hint}");
+    }
+}
+
+#[test]
+fn a_gate_may_be_started_at_two_looks_and_is_believed_for_15_s_that_it_cannot_serve() {
+    let (mut node, start) = (node(), Instant::now());
+    let mut at = |seconds, event| {
+        node.apply(&uuid(CARD), event, start + Duration::from_secs(seconds), &mut Vec::new());
+        wrong(&node).map(|(why, _)| why)
+    };
+    let look = |gate| CardEvent::Looked(None, gate);
+    for _ in 0..2 {
+        assert_eq!(at(0, look(GateSeen::Started)), None);
+    }
+    let again = at(0, look(GateSeen::Started)).unwrap();
+    assert_eq!(again, "has a gate that ends again and again");
+    assert_eq!(at(0, look(GateSeen::Serves)), None);
+    let unserved = "has a gate that cannot serve its MPS control daemon: WHY";
+    assert_eq!(at(0, CardEvent::GateUnserved("WHY".to_owned())).as_deref(), Some(unserved));
+    assert_eq!(at(14, look(GateSeen::Serves)).as_deref(), Some(unserved));
+    assert_eq!(at(15, look(GateSeen::Serves)), None);
+}
+
 /// What happens to one of two cards, or to their grants.
 #[derive(Debug, Clone)]
 enum Move {
