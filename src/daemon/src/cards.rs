@@ -103,7 +103,7 @@ impl CardTask {
                 Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
                 Ok(ready) => {
                     self.watch = Watch::of(&ready.mps);
-                    self.answers(&ready, card.default_limit);
+                    self.happened(CardEvent::Answers(Box::new(ready.control.clone())));
                     self.in_force = InForce::default();
                     self.serve(&card, ready).await
                 }
@@ -135,7 +135,8 @@ impl CardTask {
     async fn serve(&mut self, card: &CardId, ready: Ready) -> Next {
         let since = Instant::now();
         // As it was found: read anew, one that cannot be read now would count as ended.
-        let daemon = ProcessId { pid: ready.pid, start_time: ready.daemon.process.start_ticks() };
+        let daemon =
+            ProcessId { pid: ready.control.pid, start_time: ready.daemon.process.start_ticks() };
         let socket = ready.mps.dirs().gate_socket();
         let _answering = match questions::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
             Ok(answering) => answering,

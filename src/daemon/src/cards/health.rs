@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use mpsgate_model::Mib;
 use mpsgate_mps::{MpsError, MpsInstance};
-use mpsgate_node::card::{CardEvent, Control, View};
+use mpsgate_node::card::{CardEvent, View};
 
 use super::CardTask;
-use crate::hardware::Ready;
 use crate::hardware::control::view;
 
 impl CardTask {
@@ -28,17 +26,5 @@ impl CardTask {
             return self.happened(CardEvent::Viewed(View::wedged(None)));
         }
         self.refresh(mps).await;
-    }
-
-    pub(super) fn answers(&self, ready: &Ready, limit: Mib) {
-        self.happened(CardEvent::Answers(Box::new(Control {
-            pid: ready.pid,
-            adopted: ready.adopted,
-            multiuser: ready.multiuser,
-            max_clients: ready.max_clients,
-            ends: ready.ends.clone(),
-            limit,
-            view: ready.view.clone(),
-        })));
     }
 }
