@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use mpsgate_api::{ApiError, Asking, Call, CardStatus, Qualify, Reply};
+use mpsgate_api::{ApiError, Asking, Call, CardStatus, Json, Qualify, Reply};
 use mpsgate_edge::{ExitCode, print};
 use mpsgate_model::{Answer, Question};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -150,12 +150,9 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
 
 /// What mpsgated says of an answer: it has seen the card meanwhile.
 fn counted(asking: &Asking, answer: &Answer, socket: &Path) -> Result<Answer, CliError> {
-    let answer = serde_json::to_string(answer).map_err(|_| ApiError::Unexpected)?;
-    let call = Call::Qualify(Qualify::Answer { id: asking.id.clone(), answer });
-    match daemon::ask(socket, call)? {
-        Reply::Answered { answer } => {
-            serde_json::from_str(&answer).map_err(|_| ApiError::Unexpected.into())
-        }
+    let (id, answer) = (asking.id.clone(), Json::of(answer));
+    match daemon::ask(socket, Call::Qualify(Qualify::Answer { id, answer }))? {
+        Reply::Answered { answer } => answer.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
 }
@@ -175,9 +172,7 @@ fn alone() -> Result<File, RunProbeError> {
 fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
     let call = Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() });
     match daemon::ask(socket, call)? {
-        Reply::Asking { asking } => {
-            serde_json::from_str(&asking).map_err(|_| ApiError::Unexpected.into())
-        }
+        Reply::Asking { asking } => asking.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
 }

@@ -233,32 +233,8 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
         let mut refuse = |refusal| evaluated.refused.push((container.name.clone(), refusal));
         let mut warn = |refusal| evaluated.warned.push((container.name.clone(), refusal));
         if container.asks() {
-            amounts(pod, container, &mut refuse);
-            if container.privileged {
-                refuse(refusal::privileged());
-            } else if !pod.own_users {
-                let unknown = container.unknown_capability();
-                // A node says whether it sees others' processes, by its `policy.host_pid`.
-                let others_pids = false;
-                refusal::capability(|name| container.may_gain(name), unknown, others_pids)
-                    .map(&mut refuse);
-            }
-            if std::mem::take(&mut first) {
-                of_the_pod(pod, ipc, &mut refuse, &mut warn);
-            }
-            container.processes.as_ref().map(of_processes).map(&mut warn);
-            container.ours.as_deref().map(of_ours).map(&mut warn);
-            if let Some(volume) = &container.shm
-                && pod.may_come_under_mps()
-            {
-                warn(of_shm(volume, pod.own_users));
-            }
-            if let Some(found) = visible_devices(container) {
-                let hint = format!(
-                    "remove {VISIBLE}: a container with GPU memory is given its card's by itself"
-                );
-                refuse(Refusal::new(Code::VisibleDevices, found, hint));
-            }
+            let of_pod = std::mem::take(&mut first).then_some(ipc);
+            of_asking(pod, container, of_pod, &mut refuse, &mut warn);
             continue;
         }
         if container.exempt {
@@ -285,6 +261,41 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
         evaluated.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
     }
     evaluated
+}
+
+/// Of a container that asks, and with `of_pod` of what is its whole pod's.
+fn of_asking(
+    pod: &Pod,
+    container: &Container,
+    of_pod: Option<Ipc>,
+    refuse: &mut impl FnMut(Refusal),
+    warn: &mut impl FnMut(Refusal),
+) {
+    amounts(pod, container, refuse);
+    if container.privileged {
+        refuse(refusal::privileged());
+    } else if !pod.own_users {
+        let unknown = container.unknown_capability();
+        // A node says whether it sees others' processes, by its `policy.host_pid`.
+        let others_pids = false;
+        refusal::capability(|name| container.may_gain(name), unknown, others_pids)
+            .map(&mut *refuse);
+    }
+    if let Some(ipc) = of_pod {
+        of_the_pod(pod, ipc, refuse, warn);
+    }
+    container.processes.as_ref().map(of_processes).map(&mut *warn);
+    container.ours.as_deref().map(of_ours).map(&mut *warn);
+    if let Some(volume) = &container.shm
+        && pod.may_come_under_mps()
+    {
+        warn(of_shm(volume, pod.own_users));
+    }
+    if let Some(found) = visible_devices(container) {
+        let hint =
+            format!("remove {VISIBLE}: a container with GPU memory is given its card's by itself");
+        refuse(Refusal::new(Code::VisibleDevices, found, hint));
+    }
 }
 
 /// Says of each container to whom it matters whether the pod comes to mpsgate at all.

@@ -199,7 +199,8 @@ async fn clear(daemon: &Daemon, entry: &Entry) {
     if let Some(target) = target(daemon, entry) {
         clear_at(daemon, target).await;
     }
-    exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
+    let key = entry.grant.key.clone();
+    daemon.records(move |at| exec_record::remove(at, &key));
 }
 
 async fn clear_at(daemon: &Daemon, target: Target) {

@@ -2,6 +2,7 @@
 //! the settings, the node's label. All take turns.
 
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,6 +14,7 @@ use mpsgate_node::card::{Card, CardEvent, CardId, Closing, Health, ManagedBy, Tr
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::hardware::Objection;
 use crate::line::Line;
 use crate::orders::Order;
@@ -20,6 +22,8 @@ use crate::{cards, managed, process, snapshot};
 
 /// Holders that a refusal names.
 const NAMED: usize = 10;
+/// What is waited for before a card is anybody's.
+pub(crate) const PUBLISHING: &str = "the shim is being told of the card";
 
 /// Who is told what is waited for.
 pub(crate) enum Told<'a> {
@@ -56,13 +60,13 @@ pub(crate) async fn hand_over(
         return Err(refusal);
     }
     if by == ManagedBy::Operator {
-        managed::change(&daemon.paths.managed(), &card.uuid, true)
-            .map_err(|error| not_recorded(daemon, &error))?;
+        let card = card.uuid.clone();
+        write_down(daemon, told, move |path| managed::change(path, &card, true)).await?;
     }
     crash_point!("enable.recorded");
     daemon.happened(&card.uuid, CardEvent::HandedOver(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("enable.published");
     let changes = daemon.changes();
     cards::start(daemon, &card.uuid);
@@ -160,10 +164,10 @@ async fn take_back(
     crash_point!("disable.stopped");
     daemon.card_tasks().remove(&card.uuid);
     daemon.happened(&card.uuid, CardEvent::TakenBack);
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("disable.published");
-    managed::change(&daemon.paths.managed(), &card.uuid, false)
-        .map_err(|error| not_recorded(daemon, &error))
+    let card = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::change(path, &card, false)).await
 }
 
 /// Waits until the first attempt to bring a card up has ended.
@@ -218,12 +222,20 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
     }
 }
 
-pub(crate) fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    not_written(daemon, &daemon.paths.managed(), error)
+/// Changes the file of what operators have set.
+pub(crate) async fn write_down(
+    daemon: &Daemon,
+    told: &mut Told<'_>,
+    change: impl FnOnce(&Path) -> io::Result<()> + Send + 'static,
+) -> Result<(), Refusal> {
+    let path = daemon.paths.managed();
+    let changed = daemon.files.run(FileKind::Managed, move || change(&path));
+    let changed = told.wait("what the operator wants is being written down", changed).await;
+    changed.map_err(|error| not_written(daemon, &daemon.paths.managed(), &error))
 }
 
 /// Below the state directory.
-pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &io::Error) -> Refusal {
     Refusal::new(
         Code::Ledger,
         format!("{} cannot be changed: {error}", path.display()),

@@ -38,7 +38,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         if answers && !given_back {
             given_back = give_back_strangers(&daemon).await;
         }
-        snapshot::publish(&daemon);
+        drop(snapshot::publish(&daemon));
         let wait = if answers && given_back { QUIET } else { FAILING };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

@@ -53,7 +53,7 @@ async fn reload(daemon: &Arc<Daemon>, told: &mut Told<'_>) -> Result<Vec<String>
     daemon.look_at_handlers.notify_one();
     let changes = daemon.settings.adopt(&config);
     let mut lines: Vec<String> = changes.iter().map(render).collect();
-    apply(daemon, &changes).await;
+    told.wait("the settings are being taken", apply(daemon, &changes)).await;
     if changes.iter().any(|change| change.key == "gpus.manage") {
         lines.extend(manage(daemon, told, &config.gpus.manage).await);
     }
@@ -88,7 +88,7 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) {
             "run.max_mib" | "run.max_grants" => daemon.node().quota = quota(&config),
             "trust.local" => daemon.node().trust_local = config.trust.local,
             "gpus.schedule" => daemon.want_schedule(Want::Settings(config.gpus.schedule)),
-            "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),
+            "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path).await,
             // Whoever serves kubelet looks at each change.
             "kubernetes.device_plugin"
             | "kubernetes.memory_units_mib"

@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use self::owners::Owners;
 use crate::DaemonError;
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::hardware::Hardware;
 use crate::orders::HandedOver;
 
@@ -104,10 +105,13 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory, at_once: bool) -> bool
                 (card.uuid, schedule, look)
             })
             .collect();
-        owners.end();
-        (looks, owners, entries)
+        let keep = owners.end();
+        (looks, owners, entries, keep)
     };
-    let (looks, owners, entries) = daemon.blocking(looked).await;
+    let (looks, owners, entries, keep) = daemon.blocking(looked).await;
+    if let Some(keep) = keep {
+        daemon.files.post(FileKind::Holders, keep);
+    }
     memory.owners = owners;
     let mut is_urgent = false;
     for (uuid, schedule, look) in looks {

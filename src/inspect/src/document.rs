@@ -1,11 +1,11 @@
-//! The same as JSON, for programs. Amounts are MiB, always.
+//! The report as JSON, for programs. Amounts are always MiB.
 
 use mpsgate_edge::{EdgeError, print};
 use serde::Serialize;
 
 use crate::view::{Device, NodeView, PodView, View};
 
-/// Changes with the meaning of any field; new fields do not change it.
+/// It changes with the meaning of any field; new fields do not change it.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -22,12 +22,12 @@ struct NodeJson<'a> {
     address: Option<&'a str>,
     /// The label `ack.node.gpu.schedule`.
     schedule: Option<&'a str>,
-    /// Cards are known one by one, from mpsgated; else all are taken for equal.
+    /// Whether mpsgated reports each card; else all cards count as equal.
     exact: bool,
     used_mib: i64,
     total_mib: i64,
     cards: Vec<DeviceJson<'a>>,
-    /// Memory of pods whose cards nobody knows.
+    /// Memory of pods with unknown cards.
     pending: Vec<ShareJson<'a>>,
 }
 
@@ -37,9 +37,9 @@ struct DeviceJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
     used_mib: i64,
-    /// For pods.
+    /// Memory for pods.
     total_mib: i64,
-    /// What containers hold that are no pods', beside the total.
+    /// Memory of containers outside of pods, beside the total.
     #[serde(skip_serializing_if = "Option::is_none")]
     local_mib: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ struct ShareJson<'a> {
     name: &'a str,
     uid: &'a str,
     used_mib: i64,
-    /// Who says so: placement, allocation, index, held, unknown.
+    /// The source: placement, allocation, index, held, unknown.
     source: &'static str,
 }
 

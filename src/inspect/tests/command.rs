@@ -1,4 +1,4 @@
-//! The command against an API server: what it asks, prints, and exits with.
+//! The command with an API server: its requests, its output, and its exit code.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
 mod server;
@@ -54,7 +54,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Exit status, and that stderr has all of these; nothing on stdout.
+/// Checks the exit status, all of these texts on stderr, and an empty stdout.
 #[track_caller]
 fn refused(output: &Output, code: i32, says: &[&str]) {
     let stderr = text(&output.stderr);
@@ -118,7 +118,7 @@ fn lists_come_in_pages() {
     cluster["pods"] = json!(pods);
     let server = Server::start(World::of(&cluster));
     let output = server.inspect(&["-o", "json"]);
-    // Never a whole list at once.
+    // It never asks for a whole list at once.
     assert!(server.asked().iter().all(|asked| asked.contains("limit=500")));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["nodes"][0]["cards"][0]["pods"].as_array().unwrap().len(), 10);
@@ -183,7 +183,7 @@ fn the_flags_for_the_cluster_come_before_the_environment() {
     let file = server.kubeconfig().to_str().unwrap();
     let output = inspect(Path::new("/nowhere/config"), &["--kubeconfig", file]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    // Of several files those that are there.
+    // Of several files those that exist.
     let list = format!("/nowhere/config:{file}");
     assert_eq!(inspect(Path::new(&list), &[]).status.code(), Some(0));
     refused(
@@ -211,7 +211,19 @@ fn a_kubeconfig_that_is_none_is_named() {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_said_with_the_way_on() {
+fn no_credential_of_a_broken_kubeconfig_is_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config");
+    let text = "apiVersion: v1\nkind: Config\nusers:\n- name: n\n  user:\n    \
+                token: S3CR3T\n    tokenFile: [a]\n";
+    std::fs::write(&file, text).unwrap();
+    let output = inspect(&file, &[]);
+    refused(&output, 78, &["cannot use the kubeconfig", file.to_str().unwrap(), "line 7"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("S3CR3T"));
+}
+
+#[test]
+fn a_refusal_of_the_api_server_is_reported_with_its_remedy() {
     let with = |path: &'static str, code: u16| {
         let mut world = World::of(&cluster());
         world.faults.push_back((path, Fault::Status(code)));
@@ -242,7 +254,7 @@ fn an_unknown_node_is_the_answer_no() {
 }
 
 #[test]
-fn a_node_without_gpu_memory_is_said_beside_the_published_empty_table() {
+fn a_node_without_gpu_memory_is_reported_beside_the_published_empty_table() {
     let output = server().inspect(&["plain"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stderr).contains("note: node plain does not share GPU memory"));

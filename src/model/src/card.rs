@@ -20,23 +20,23 @@ pub struct NodeCard {
 /// Why a living control daemon does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WedgeCause {
-    /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
+    /// The daemon was stopped (by SIGSTOP; a frozen cgroup shows as unknown).
     Stopped,
-    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
-    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
-    /// `MpsInstance::drain_log` in `mps` gets it going again.
+    /// Its log FIFO is full and not read: one malformed record ends the reading thread for good,
+    /// and after some hundred lines the daemon blocks in its own log (measured).
+    /// `MpsInstance::drain_log` of `mps` unblocks it.
     LogBlocked,
-    /// Somebody stopped the card's server, which the daemon waits for.
+    /// The card's server, which the daemon waits for, was stopped.
     ServerStopped {
         /// The server's pid.
         server: i32,
     },
-    /// Nothing could be found out: it waits for somebody, or works.
+    /// The cause is unknown: it waits for a process, or works.
     Unknown,
 }
 
-/// Who may create contexts on a card: NVML's compute modes. A word is that of `nvidia-smi -c`; a
-/// lease has the name in small letters.
+/// NVML's compute modes: which processes may create contexts on a card. Its word is that of
+/// `nvidia-smi -c`; a lease has the name in small letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -44,9 +44,9 @@ pub enum ComputeMode {
     Default,
     /// Removed from CUDA; still a value that old settings may hold.
     ExclusiveThread,
-    /// Nobody.
+    /// No process.
     Prohibited,
-    /// One process: under MPS the server, so that nobody gets past it.
+    /// One process. Under MPS that is the server, so that no process bypasses it.
     ExclusiveProcess,
 }
 

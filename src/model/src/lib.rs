@@ -4,9 +4,9 @@
 //! the [`ledger::Ledger`]. Parsing here is strict because the MPS control daemon is not: it turns
 //! `7.5G` into 7 MiB without a word (measured, nvidia-cuda-mps 550.163.01).
 //!
-//! Must never read the environment, a clock, or any file except below the ledger directory that
-//! the caller names. Called by the shim (requests), the daemon (ledger), the CLI, and whoever talks
-//! to an API server or places pods (what nodes and pods say).
+//! Must never read the environment, a clock, or any file except below the ledger directory that the
+//! caller names. Called by the shim (requests), the daemon (ledger), the CLI, and by crates that
+//! talk to an API server or place pods (reports of nodes and pods).
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

@@ -1,4 +1,4 @@
-//! GPU memory in MiB, the two ways in which a user may write it, and Kubernetes' own.
+//! GPU memory in MiB, its two written forms, and Kubernetes' own.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -21,7 +21,7 @@ impl Mib {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// An equal part for each of so many cards, in whole `unit`s. `None` where there is none.
+    /// An equal part for each card, in whole `unit`s. `None` where the amount has none.
     #[must_use]
     pub fn split(self, cards: NonZeroU32, unit: Self) -> Option<Self> {
         let cards = u64::from(cards.get());
@@ -63,7 +63,7 @@ impl Mib {
         if suffix.is_empty() || is_exponent(suffix) {
             return Err(QuantityError::NoUnit);
         }
-        // A part of a byte is no amount.
+        // A part of a byte is not an amount.
         let unit = unit(suffix).filter(|(ten, _)| *ten >= 0).ok_or(QuantityError::UnknownUnit)?;
         let bytes = number.value(unit).map_err(|error| match error {
             QuantityError::NotWhole => QuantityError::FractionOfMib,

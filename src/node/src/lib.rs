@@ -19,6 +19,7 @@ pub mod holders;
 mod machine;
 pub mod memory;
 pub mod refusals;
+mod refuse;
 pub mod slices;
 mod state;
 pub mod usage;

@@ -174,18 +174,23 @@ impl Node {
         let found = self.cards.iter().find(|card| {
             card.uuid.as_str().eq_ignore_ascii_case(gpu) || card.index.to_string() == gpu
         });
-        found.ok_or_else(|| match &self.driver.trouble {
-            Some(trouble) => nvml_refusal(trouble),
-            None => {
-                let all: Vec<String> = self.cards.iter().map(Card::label).collect();
-                let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-                Refusal::new(
-                    Code::UnknownGpu,
-                    format!("there is no GPU {gpu:?}; this node has: {all}"),
-                    "name one of them by index or UUID; mpsgate status lists them",
-                )
-            }
-        })
+        if let Some(card) = found {
+            return Ok(card);
+        }
+        self.driver_answers()?;
+        let all: Vec<String> = self.cards.iter().map(Card::label).collect();
+        let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+        Err(Refusal::new(
+            Code::UnknownGpu,
+            format!("there is no GPU {gpu:?}; this node has: {all}"),
+            "name one of them by index or UUID; mpsgate status lists them",
+        ))
+    }
+
+    /// What is granted while the driver does not answer is not known to be there.
+    fn driver_answers(&self) -> Result<(), Refusal> {
+        let trouble = self.driver.trouble.as_ref();
+        trouble.map_or(Ok(()), |it| Err(it.refusal("the NVIDIA driver does not answer:")))
     }
 
     /// Why a card takes no requests.
@@ -223,20 +228,12 @@ impl Node {
         self.failing
     }
 
-    /// Takes note of an attempt to write all changes. Whether it began or ended an episode of
-    /// failures.
-    pub fn note_write(&mut self, is_written: bool) -> bool {
+    /// Takes note of an attempt to write the first `changes` changes. Whether it began or ended an
+    /// episode of failures.
+    pub fn note_write(&mut self, changes: u64, is_written: bool) -> bool {
         if is_written {
-            self.written = self.changes;
+            self.written = self.written.max(changes);
         }
         std::mem::replace(&mut self.failing, !is_written) == is_written
     }
-}
-
-fn nvml_refusal(trouble: &Trouble) -> Refusal {
-    Refusal::new(
-        Code::GpuUnhealthy,
-        format!("the NVIDIA driver does not answer: {}", trouble.why),
-        trouble.hint.clone(),
-    )
 }

@@ -19,7 +19,7 @@ use mpsgate_policy::slurm::{self as policy, Asked};
 
 use super::activate::activate;
 use super::asker;
-use super::reserve::{give_up, reserve};
+use super::reserve::reserve;
 use super::{Answer, refused};
 use crate::cgroup::kill::{self, Meant};
 use crate::daemon::Daemon;
@@ -69,11 +69,22 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
         answer.keep(said.clone());
         said
     };
-    let request = match said {
-        Said::Given(request) => request,
-        Said::Nothing => return Ok(nothing()),
-        Said::Refused(refusal) => return Err(refusal),
-    };
+    match said {
+        Said::Given(request) => grant(daemon, line, caller, job, uid, request).await,
+        Said::Nothing => Ok(nothing()),
+        Said::Refused(refusal) => Err(refusal),
+    }
+}
+
+/// Gives a job what Slurm has given it. The cgroup stays Slurm's.
+async fn grant(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: Caller,
+    job: Job,
+    uid: u32,
+    request: Request,
+) -> Answer {
     let key = name(job.id)?;
     let wanted = Reserve {
         key: key.clone(),
@@ -85,20 +96,11 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
         user: None,
     };
     let reserved = reserve(daemon, line, &caller, &wanted).await?;
-    let Some(init) = job::oldest(&job.cgroup) else {
-        give_up(daemon, &key);
-        return Err(asker::gone());
-    };
-    let call = Activate { key: key.clone(), pid: init.pid, cgroup: Some(job.cgroup), grant: None };
+    let init = job::oldest(&job.cgroup).ok_or_else(asker::gone)?;
+    let call = Activate { key, pid: init.pid, cgroup: Some(job.cgroup), grant: None };
     // Whom a descriptor of the user's refers to does not matter: the job's cgroup does.
-    let active = activate(daemon, line, Caller { fd: None, ..caller }, &call).await;
-    match active {
-        Ok(_) => Ok(reserved),
-        Err(refusal) => {
-            give_up(daemon, &key);
-            Err(refusal)
-        }
-    }
+    activate(daemon, line, Caller { fd: None, ..caller }, &call).await?;
+    Ok(reserved.keep())
 }
 
 /// To a task of a job to which Slurm has given none of our memory.

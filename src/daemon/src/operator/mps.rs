@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
+use mpsgate_api::{ClientProcess, Json, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::{Answer, done};
 use crate::daemon::Daemon;
-use crate::handover::{Told, not_recorded, settled};
+use crate::handover::{PUBLISHING, Told, settled, write_down};
 use crate::line::Line;
 use crate::orders::{Clients, Order};
 use crate::{cards, cgroup, managed, process, snapshot};
@@ -63,7 +63,7 @@ pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> An
     if !call.confirmed {
         let doing = format!("listing the clients of {label}");
         let list = told.wait(&doing, list(daemon, &card)).await;
-        return list.into_reply(daemon, &card, call.action);
+        return Ok(list.into_reply(daemon, &card, call.action));
     }
     let ended = match call.action {
         MpsAction::Stop => stop(daemon, &mut told, &card, &label).await,
@@ -80,12 +80,12 @@ async fn stop(
     label: &str,
 ) -> Result<String, Refusal> {
     // Written down first: what a crash leaves half stopped is stopped at the next start.
-    remember(daemon, card, true)?;
+    remember(daemon, told, card, true).await?;
     crash_point!("mps_stop.recorded");
     let stopped = order(daemon, told, card, label, |reply| Order::Stop { reply }).await;
     if let Err(refusal) = stopped {
         // Its card task brings it up again.
-        remember(daemon, card, false)?;
+        remember(daemon, told, card, false).await?;
         return Err(refusal);
     }
     crash_point!("mps_stop.ended");
@@ -125,7 +125,7 @@ async fn start(
     card: &CardId,
     label: &str,
 ) -> Result<String, Refusal> {
-    remember(daemon, card, false)?;
+    remember(daemon, told, card, false).await?;
     crash_point!("mps_start.recorded");
     cards::start(daemon, &card.uuid);
     come_up(daemon, told, card, label).await?;
@@ -179,12 +179,17 @@ fn broken(daemon: &Daemon, card: &CardId) -> usize {
 }
 
 /// Keeps the card stopped over a restart of mpsgated, or forgets that.
-fn remember(daemon: &Daemon, card: &CardId, stopped: bool) -> Result<(), Refusal> {
-    managed::set_stopped(&daemon.paths.managed(), &card.uuid, stopped)
-        .map_err(|error| not_recorded(daemon, &error))?;
+async fn remember(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+    stopped: bool,
+) -> Result<(), Refusal> {
+    let uuid = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::set_stopped(path, &uuid, stopped)).await?;
     let wanted = if stopped { CardEvent::StopWanted } else { CardEvent::StartWanted };
     daemon.happened(&card.uuid, wanted);
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     Ok(())
 }
 
@@ -257,7 +262,7 @@ fn name(daemon: &Daemon, card: &CardId, clients: Clients) -> Vec<ServerClients> 
 }
 
 impl List {
-    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Answer {
+    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Reply {
         let status = daemon.node().status();
         let grants = status.grants.into_iter().filter(|grant| grant.card == card.uuid.as_str());
         let index = status.cards.iter().find(|known| known.uuid == card.uuid.as_str());
@@ -269,10 +274,6 @@ impl List {
             servers: self.servers,
             unknown: self.unknown,
         };
-        // Plain fields: there is nothing in it that JSON cannot hold.
-        serde_json::to_string(&list).map(|list| Reply::WouldEnd { list }).map_err(|error| {
-            let why = format!("the list cannot be written: {error}");
-            Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-        })
+        Reply::WouldEnd { list: Json::of(&list) }
     }
 }

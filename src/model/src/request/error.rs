@@ -9,7 +9,7 @@ use crate::QuantityError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// An amount of memory that is none.
+    /// The value is not an amount of memory.
     #[error("{name} is {value:?}: {why}")]
     Memory {
         /// Annotation or variable.
@@ -41,7 +41,7 @@ pub enum RequestError {
         /// What would be.
         allowed: &'static str,
     },
-    /// A name below our prefix that is none of ours.
+    /// A name with mpsgate's prefix that mpsgate does not know.
     #[error("{name} is not an annotation that mpsgate knows (did you mean {nearest}?)")]
     Unknown {
         /// As written.
@@ -55,7 +55,7 @@ pub enum RequestError {
         /// The annotation that is there.
         name: String,
     },
-    /// An amount that so many cards cannot have in equal parts.
+    /// So many cards cannot have the amount in equal parts.
     #[error("{name} is {value:?}, which {cards} cards cannot have in equal parts of whole {unit}")]
     Indivisible {
         /// The amount's annotation.
@@ -67,7 +67,7 @@ pub enum RequestError {
         /// What each part is counted in.
         unit: &'static str,
     },
-    /// A certain card, and several.
+    /// The request names one card and asks for several.
     #[error("{name} is {value:?}, which is one card, but {cards} are asked for")]
     NamedCard {
         /// The card's annotation.

@@ -4,11 +4,11 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
 use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 
+use super::Node;
 use super::asker::Asker;
 use super::cgroups::{Overlap, overlap};
 use super::status::BROKEN;
 use super::trust::Confirmed;
-use super::{Node, nvml_refusal};
 use crate::{Backend, Effect, Machine, Why};
 
 /// What a reservation leads to.
@@ -32,9 +32,7 @@ impl Node {
         effects: &mut Vec<Effect>,
     ) -> Result<Reserved, Refusal> {
         let memory = self.believe(call, confirmed)?;
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         if let Some(again) = self.reserved_before(&call.key, holder) {
             return Ok(again);
         }

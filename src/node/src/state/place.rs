@@ -11,10 +11,10 @@ use mpsgate_model::{
 };
 use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
+use super::Node;
 use super::asker::Asker;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
-use super::{Node, nvml_refusal};
 use crate::card::Card;
 use crate::{Backend, Effect, Machine, devices};
 
@@ -26,6 +26,23 @@ pub(super) struct Layout {
     cards: NonZeroU32,
     /// Share of each card's compute.
     compute: Option<ComputeShare>,
+}
+
+/// What of a card is kept for others than one asker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Promised to pods.
+    pub(super) promised: Mib,
+    /// In claims' shares that no container holds.
+    claimed: Mib,
+    /// How many clients these will be.
+    clients: u32,
+}
+
+impl Room {
+    fn kept(&self) -> Mib {
+        Mib(self.promised.0.saturating_add(self.claimed.0))
+    }
 }
 
 impl Node {
@@ -91,9 +108,9 @@ impl Node {
         if chosen.is_err() && confirmed.is_some() {
             // Other pods' promises only make another card the better one; what claims hold back is
             // theirs.
-            candidates.iter_mut().for_each(|card| {
-                card.promised = self.ledger.claimed_beside(card.uuid, asker.share());
-            });
+            for (candidate, card) in candidates.iter_mut().zip(&self.cards) {
+                candidate.promised = self.room(card, asker).claimed;
+            }
             chosen = choose_several(&candidates, &need, layout.cards);
         }
         Ok(chosen?.into_iter().filter_map(|position| self.cards.get(position)).collect())
@@ -141,18 +158,34 @@ impl Node {
         }
     }
 
+    /// What of a card is kept for others than `asker`.
+    pub(super) fn room(&self, card: &Card, asker: Asker<'_>) -> Room {
+        let (ledger, card) = (&self.ledger, &card.uuid);
+        Room {
+            promised: match asker {
+                Asker::Local => ledger.promised(card),
+                Asker::Pod { uid, .. } => ledger.promised_beside(card, uid),
+            },
+            claimed: ledger.claimed_beside(card, asker.share()),
+            clients: ledger.claimed_clients(card, asker.share()),
+        }
+    }
+
     /// What the ledger may give of a card, without what claims hold back. To a pod also what other
     /// pods were promised: kubelet has counted them, and knows first which of them have ended.
     pub(super) fn capacity(&self, card: &Card, asker: Asker<'_>) -> Capacity {
-        let promised = match asker {
-            Asker::Local => self.ledger.promised(&card.uuid),
-            Asker::Pod { .. } => Mib(0),
+        let room = self.room(card, asker);
+        let kept = match asker {
+            Asker::Local => room.kept(),
+            Asker::Pod { .. } => room.claimed,
         };
-        let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
-        let memory = card.memory.saturating_sub(promised).saturating_sub(claimed);
-        let clients = self.ledger.claimed_clients(&card.uuid, asker.share());
-        let max_clients = self.backend().max_clients(card).unwrap_or(u32::MAX);
-        Capacity { memory, max_clients: max_clients.saturating_sub(clients) }
+        let memory = card.memory.saturating_sub(kept);
+        Capacity { memory, max_clients: self.max_clients(card, &room) }
+    }
+
+    fn max_clients(&self, card: &Card, room: &Room) -> u32 {
+        let most = self.backend().max_clients(card).unwrap_or(u32::MAX);
+        most.saturating_sub(room.clients)
     }
 
     /// The capacities of the cards that an expired reservation named, if everything is as it was.
@@ -161,9 +194,7 @@ impl Node {
         call: &Activate,
         grant: &Grant,
     ) -> Result<Vec<Capacity>, Refusal> {
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         if grant.cards.is_empty() {
             return Err(no_reservation("its grant names no card"));
         }
@@ -220,22 +251,16 @@ impl Node {
             memory: entry.grant.memory,
             uid: entry.grant.uid,
         });
+        let room = self.room(card, asker);
         Candidate {
             uuid: &card.uuid,
             index: card.index,
             managed: card.is_managed(),
             condition: self.condition_for(card, container),
             memory: card.memory,
-            promised: {
-                let promised = match asker {
-                    Asker::Local => self.ledger.promised(&card.uuid),
-                    Asker::Pod { uid, .. } => self.ledger.promised_beside(&card.uuid, uid),
-                };
-                let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
-                Mib(promised.0.saturating_add(claimed.0))
-            },
+            promised: room.kept(),
             holders: holders.collect(),
-            max_clients: self.capacity(card, asker).max_clients,
+            max_clients: self.max_clients(card, &room),
             multiuser: self.backend().serves_any_uid(card),
         }
     }

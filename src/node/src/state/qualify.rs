@@ -149,21 +149,15 @@ impl Node {
     pub fn begin_asking(&mut self, gpu: &str, id: &str, until: &str) -> Result<Subject, Refusal> {
         let card = self.find_card(gpu)?;
         let label = card.label();
-        if !card.is_managed() {
-            let hint = format!("mpsgate enable {}", card.index);
-            return Err(Refusal::new(Code::GpuUnmanaged, format!("{label} is not managed"), hint));
-        }
+        card.is_ours("")?;
         if !self.under_mps() {
-            return Err(Refusal::new(
-                Code::GpuUnfit,
-                format!("{label} is shared without MPS, so nothing of MPS can be asked of it"),
-                "gpus.schedule = \"mps\" in /etc/mpsgate/config.toml",
-            ));
+            let hint = "gpus.schedule = \"mps\" in /etc/mpsgate/config.toml";
+            return Err(card.without_mps("nothing of MPS can be asked of it", hint));
         }
         if let Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } =
             card.condition()
         {
-            return Err(Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint));
+            return Err(Trouble::new(why, hint).refusal(label));
         }
         if card.qualified.asking.is_some() {
             return Err(Refusal::new(

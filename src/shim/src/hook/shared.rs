@@ -1,5 +1,4 @@
-//! What the container that came out shares with the MPS servers: their IPC namespace, and their
-//! `/dev/shm`.
+//! Checks what the container shares with the MPS servers: the IPC namespace, and `/dev/shm`.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,8 +12,8 @@ use super::mounts::Mounts;
 use crate::facts;
 use crate::report::Report;
 
-/// Refuses a container whose CUDA processes would not attach. The MPS control daemons live where
-/// mpsgated does, and where the hook is: in the host's namespace.
+/// Refuses a container in which CUDA processes would not attach. The MPS control daemons are in the
+/// IPC namespace of mpsgated and of the hook: the host's.
 pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
     let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
     let node: Option<Node> = facts::node_of_daemon();
@@ -42,7 +41,8 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     if found.is_none() && !matches!(shm, Shm::Other(_)) {
         return Ok(());
     }
-    // Asked last, because it takes longest. A configuration that cannot be read is the strictest.
+    // Read last, because it takes longest. A settings file that cannot be read counts as the
+    // strictest.
     let policy = || Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.ipc);
     let policy = policy().unwrap_or(IpcPolicy::RequireHost);
     if let Some(refusal) = found
@@ -51,7 +51,7 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
         return Err(refusal);
     }
     if let Some(note) = shared_memory(policy, seen, &shm)? {
-        // mpsgated tells of what the spec showed once.
+        // mpsgated has already reported what the spec showed.
         let mut report = Report::of_hook();
         report.name(&state.id);
         report.noted(&note, None);
