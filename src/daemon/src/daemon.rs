@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpsgate_api::{Done, NodeSnapshot, Status};
 use mpsgate_host::clock::now_ms;
@@ -17,8 +17,8 @@ use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, Refusal};
-use mpsgate_node::card::Health;
-use mpsgate_node::{Effect, NOT_YET, Node};
+use mpsgate_node::card::{Card, CardEvent, Health};
+use mpsgate_node::{Backend, Effect, NOT_YET, Node};
 use mpsgate_policy::overrides;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -34,7 +34,7 @@ use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::token_store::Tokens;
 use crate::usage::Usage;
-use crate::{DaemonError, Paths, exec_record, record, tell};
+use crate::{DaemonError, Paths, card_news, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -162,6 +162,11 @@ impl Daemon {
         changed
     }
 
+    /// Tells the state what happened to a card, then does what follows from it.
+    pub(crate) fn happened(&self, card: &GpuUuid, event: CardEvent) {
+        self.change(|node, effects| node.apply(card, event, Instant::now(), effects));
+    }
+
     /// The one place where what the state wants is done.
     fn perform(&self, effect: Effect) {
         match effect {
@@ -182,6 +187,11 @@ impl Daemon {
             Effect::CloseDoor(grant) => drop(self.close_door(&grant)),
             Effect::Cap(card) => {
                 self.order(&card, Order::Cap);
+            }
+            Effect::TellCard(card, gpu, news) => card_news::tell(&card, gpu, news),
+            Effect::Look => self.look.notify_one(),
+            Effect::CheckComputeMode(card) => {
+                self.order(&card, Order::ComputeMode);
             }
             Effect::Count(what) => self.events.acted(what),
             Effect::TellPod(pod, why, sentence) => {
@@ -222,9 +232,9 @@ impl Daemon {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
         let settings = self.settings.now();
-        let managed = node.cards.iter().filter(|card| card.managed.is_some() && node.under_mps());
-        let answered: Vec<_> =
-            managed.map(|card| (card.index, card.qualified.conclusion.tolerance)).collect();
+        let tolerance =
+            |card: &Card| Some((card.index, node.backend().conclusion(card)?.tolerance));
+        let answered: Vec<_> = node.cards().iter().filter_map(tolerance).collect();
         let overrides = overrides(&settings.policy, &answered);
         Status { api_server, overrides, ..self.around().status(&node) }
     }
@@ -270,8 +280,8 @@ impl Daemon {
     pub(crate) fn is_starting(&self) -> bool {
         let node = self.node();
         node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == NOT_YET)
-            || node.cards.iter().any(|card| {
-                card.managed.is_some() && card.closed.is_none() && card.health == Health::Starting
+            || node.cards().iter().any(|card| {
+                card.is_managed() && !card.is_closed() && *card.health() == Health::Starting
             })
     }
 

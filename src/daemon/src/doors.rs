@@ -78,15 +78,6 @@ fn close(dirs: &MpsDirectories, name: &str) {
     }
 }
 
-/// Where a card's gate says what is wrong with it.
-pub(crate) fn where_to_look(minor: u32) -> String {
-    format!(
-        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; under \
-         Kubernetes kubectl logs -c gate of mpsgated's pod; without either \
-         /run/mpsgate/mps/{minor}/log/gate.log"
-    )
-}
-
 /// Closes the doors of grants that ended while mpsgated was away. Blocks.
 pub(crate) fn remove_strays(paths: &Paths, ledger: &Ledger) {
     let Ok(cards) = std::fs::read_dir(paths.mps()) else { return };

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mpsgate_host::crash_point;
 use mpsgate_model::printable::few;
 use mpsgate_model::{Code, Refusal};
-use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble};
+use mpsgate_node::card::{Card, CardEvent, CardId, Closing, Health, ManagedBy, Trouble};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;
@@ -63,7 +64,7 @@ pub(crate) async fn hand_over(
         write_down(daemon, told, move |path| managed::change(path, &card, true)).await?;
     }
     crash_point!("enable.recorded");
-    set_managed(daemon, card, Some(by));
+    daemon.happened(&card.uuid, CardEvent::HandedOver(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
     told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("enable.published");
@@ -112,8 +113,8 @@ pub(crate) async fn give_back(
     card: &CardId,
 ) -> Result<String, Refusal> {
     let label = label(daemon, card);
-    {
-        let mut node = daemon.node();
+    // Under the same lock as the count: no grant can slip in.
+    daemon.change(|node, effects| {
         let holders: Vec<String> = node
             .ledger()
             .on_card(&card.uuid)
@@ -126,12 +127,9 @@ pub(crate) async fn give_back(
                 "stop these containers first; mpsgate status shows when the last grant has ended",
             ));
         }
-        // Under the same lock as the count: no grant can slip in.
-        if let Some(card) = node.card_mut(&card.uuid) {
-            let hint = "use another card, or enable it again: mpsgate enable GPU";
-            card.closed = Some(Trouble::new("is being taken back", hint));
-        }
-    }
+        node.apply(&card.uuid, CardEvent::Closed(Closing::TakeBack), Instant::now(), effects);
+        Ok(())
+    })?;
     crash_point!("disable.fenced");
     take_back(daemon, told, card, &label).await?;
     crash_point!("disable.forgotten");
@@ -156,11 +154,7 @@ async fn take_back(
     };
     let stopped = told.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
     if let Err(Trouble { why, hint }) = stopped {
-        let mut node = daemon.node();
-        let stopped = node.stopped.contains(&card.uuid);
-        if let Some(card) = node.card_mut(&card.uuid) {
-            card.set_stopped(stopped);
-        }
+        daemon.happened(&card.uuid, CardEvent::Reopened);
         return Err(Refusal::new(
             Code::GpuUnhealthy,
             format!("{label} could not be taken back: {why}"),
@@ -169,7 +163,7 @@ async fn take_back(
     }
     crash_point!("disable.stopped");
     daemon.card_tasks().remove(&card.uuid);
-    set_managed(daemon, card, None);
+    daemon.happened(&card.uuid, CardEvent::TakenBack);
     told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("disable.published");
     let card = card.uuid.clone();
@@ -183,7 +177,7 @@ pub(crate) async fn settled(
     mut changes: tokio::sync::watch::Receiver<u64>,
 ) -> Health {
     loop {
-        let health = daemon.node().card(&card.uuid).map(|card| card.health.clone());
+        let health = daemon.node().card(&card.uuid).map(|card| card.health().clone());
         match health {
             Some(Health::Starting) => {}
             Some(health) => return health,
@@ -201,31 +195,6 @@ pub(crate) async fn settled(
 
 fn label(daemon: &Daemon, card: &CardId) -> String {
     daemon.node().card(&card.uuid).map_or_else(|| card.uuid.to_string(), Card::label)
-}
-
-fn set_managed(daemon: &Daemon, card: &CardId, managed: Option<ManagedBy>) {
-    let mut node = daemon.node();
-    match managed {
-        Some(ManagedBy::Operator) => {
-            node.handed_over.insert(card.uuid.clone());
-        }
-        // What the settings hand over, only they take back.
-        Some(ManagedBy::Settings) => {}
-        None => {
-            node.handed_over.remove(&card.uuid);
-            node.stopped.remove(&card.uuid);
-        }
-    }
-    if let Some(card) = node.card_mut(&card.uuid) {
-        card.managed = managed;
-        card.closed = None;
-        card.health = Health::Starting;
-        card.mps = None;
-        card.server_uid = None;
-    }
-    drop(node);
-    daemon.tell_change();
-    daemon.look.notify_one();
 }
 
 fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {

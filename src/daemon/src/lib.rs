@@ -26,6 +26,7 @@ mod api_server;
 mod arguments;
 mod around;
 mod calls;
+mod card_news;
 mod card_orders;
 mod cards;
 mod cdi;

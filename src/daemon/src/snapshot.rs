@@ -11,6 +11,7 @@ use mpsgate_config::{Schedule, paths};
 use mpsgate_host::crash_point;
 use mpsgate_host::file::Durability;
 use mpsgate_model::NodeCard;
+use mpsgate_node::card::Card;
 use mpsgate_policy::ToolkitNames;
 
 use crate::daemon::Daemon;
@@ -76,17 +77,17 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let toolkit = node_root::look(toolkit_config)?;
     let (cards, kubelet, share, shared_memory, control) = {
         let node = daemon.node();
-        let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+        let managed = || node.cards().iter().filter(|card| card.is_managed());
         let shared_memory = node.shared_memory();
-        let control = managed().find_map(|card| card.mps.as_ref()?.pid);
+        let control = managed().find_map(Card::control_pid);
         let cards: Vec<NodeCard> = node
-            .cards
+            .cards()
             .iter()
             .map(|card| NodeCard {
                 uuid: card.uuid.clone(),
                 index: card.index,
                 minor: card.minor,
-                managed: card.managed.is_some(),
+                managed: card.is_managed(),
             })
             .collect();
         let share = node.schedule.now() == Schedule::Share;

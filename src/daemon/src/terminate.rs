@@ -146,10 +146,10 @@ async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<V
             let why = format!("{} {}", card.label(), trouble.why);
             return Err(Trouble::new(why, trouble.hint.clone()));
         }
-        if card.serverless {
+        if card.is_serverless() {
             return Ok(None);
         }
-        let asked = &card.qualified;
+        let asked = card.qualified();
         // Who asks finds out anew.
         if let Some(seen) =
             asked.conclusion.no_terminate.as_ref().filter(|_| asked.asking.is_none())

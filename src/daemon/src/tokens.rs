@@ -118,7 +118,7 @@ fn of_claim(
 /// And whether a scheduler chose.
 fn hints(daemon: &Daemon, chosen: &[u32], card: Option<GpuUuid>) -> (Vec<GpuUuid>, bool) {
     let node = daemon.node();
-    let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
+    let chosen = node.cards().iter().filter(|card| chosen.contains(&card.index));
     let hints: Vec<GpuUuid> = chosen.map(|card| card.uuid.clone()).collect();
     if hints.is_empty() { (card.into_iter().collect(), false) } else { (hints, true) }
 }

@@ -33,7 +33,7 @@ mod request;
 mod resource;
 
 pub use backoff::Backoff;
-pub use card::{ComputeMode, NodeCard};
+pub use card::{ComputeMode, NodeCard, WedgeCause};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
 pub use grant::{

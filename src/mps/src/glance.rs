@@ -7,61 +7,14 @@
 //!   time and turns all others away, with exit status 1 (550) or without a message (535). It looks
 //!   at rest.
 
-use std::{fmt, fs};
+use std::fs;
 
 use mpsgate_host::procfs;
+pub use mpsgate_model::WedgeCause;
 use nix::libc;
 
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
-
-/// Why a living control daemon does not answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WedgeCause {
-    /// The daemon was stopped (by SIGSTOP; a frozen cgroup shows as unknown).
-    Stopped,
-    /// Its log FIFO is full and not read: one malformed record ends the reading thread for good,
-    /// and after some hundred lines the daemon blocks in its own log (measured).
-    /// [`crate::MpsInstance::drain_log`] unblocks it.
-    LogBlocked,
-    /// The card's server, which the daemon waits for, was stopped.
-    ServerStopped {
-        /// The server's pid.
-        server: i32,
-    },
-    /// The cause is unknown: it waits for a process, or works.
-    Unknown,
-}
-
-impl WedgeCause {
-    /// Why the control daemon `pid` does not answer, as the end of a sentence that says that it
-    /// does not, and what to do.
-    #[must_use]
-    pub fn explain(&self, pid: impl fmt::Display) -> (String, String) {
-        const RESTART: &str = "once its containers have ended: mpsgate mps restart GPU";
-        match self {
-            Self::Stopped => (
-                format!(": somebody stopped it, pid {pid}"),
-                format!("let it go on: kill -CONT {pid}"),
-            ),
-            Self::ServerStopped { server } => (
-                format!(": somebody stopped its MPS server, pid {server}"),
-                format!("let it go on: kill -CONT {server}"),
-            ),
-            Self::LogBlocked => (
-                ": its log was full".to_owned(),
-                format!("systemctl restart mpsgated reads it; {RESTART}"),
-            ),
-            Self::Unknown => (
-                String::new(),
-                format!(
-                    "end what else on this node speaks with it, such as nvidia-cuda-mps-control in \
-                     a terminal; see what it does: cat /proc/{pid}/stack; {RESTART}"
-                ),
-            ),
-        }
-    }
-}
 
 /// What a control daemon does now, read from /proc in microseconds without disturbing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@
 //!              Machine ◄─┘ └─► Effects ─► Daemon::change: records, log, ledger's file, cards, events
 //! ```
 
+mod backend;
 pub mod card;
 mod devices;
 mod effect;
@@ -24,6 +25,7 @@ mod state;
 pub mod usage;
 pub mod watchdog;
 
+pub use backend::Backend;
 pub use effect::{Effect, Why};
 pub use machine::Machine;
 pub use state::sharing;

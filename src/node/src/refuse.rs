@@ -35,7 +35,7 @@ impl Card {
     /// # Errors
     /// A refusal that ends with `so`: what follows for who asks.
     pub fn is_ours(&self, so: &str) -> Result<(), Refusal> {
-        if self.managed.is_some() {
+        if self.is_managed() {
             return Ok(());
         }
         let sentence = format!("{} is not managed{so}", self.label());

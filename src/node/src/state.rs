@@ -57,7 +57,7 @@ pub struct Node {
     /// The last write failed.
     failing: bool,
     /// All cards by index.
-    pub cards: Vec<Card>,
+    pub(crate) cards: Vec<Card>,
     /// Cards that `mpsgate enable` handed over, there or not.
     pub handed_over: BTreeSet<GpuUuid>,
     /// Cards whose MPS the operator stopped, there or not.
@@ -141,6 +141,11 @@ impl Node {
         &self.ledger
     }
 
+    /// All cards by index.
+    pub fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
     /// The card of a UUID.
     pub fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
         self.cards.iter().find(|card| card.uuid == *uuid)
@@ -148,19 +153,19 @@ impl Node {
 
     /// What the largest card of ours can give. `None` while none is known: NVML may be away.
     pub fn largest_gib(&self) -> Option<u64> {
-        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        let managed = self.cards.iter().filter(|card| card.is_managed());
         managed.map(|card| card.memory.0 / 1024).max()
     }
 
     /// Whether NVML has told which cards there are: kubelet must not take a list for the node's
     /// that is only empty because nobody was asked yet.
     pub fn knows_its_cards(&self) -> bool {
-        self.cards.iter().any(|card| card.managed.is_some())
+        self.cards.iter().any(|card| card.is_managed())
             || (self.driver.trouble.is_none() && self.driver.version.is_some())
     }
 
     /// The same, for a change.
-    pub fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
+    pub(crate) fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
         self.cards.iter_mut().find(|card| card.uuid == *uuid)
     }
 

@@ -173,8 +173,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use mpsgate_node::card::CardEvent;
+
     use crate::files::Files;
-    use crate::fixture::{ALL, HOLDER, call, node};
+    use crate::fixture::{ALL, HOLDER, call, happens, node};
     use crate::line::Speaker;
     use crate::settings::Settings;
     use crate::{Paths, directories};
@@ -204,7 +206,7 @@ mod tests {
         let cgroup = need!(own_cgroup());
         let root = tempfile::tempdir().unwrap();
         let mut node = node();
-        node.cards[0].serverless = true;
+        happens(&mut node, 0, CardEvent::Serverless);
         let reserved = node.reserve(&call("web", 2), None, HOLDER, &ALL, 0, &mut Vec::new());
         let grant = reserved.unwrap().grant;
         assert!(grant.has_door());

@@ -5,10 +5,10 @@ use std::time::Duration;
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_model::door::Container;
 use mpsgate_model::{Code, Grant, Refusal};
-use mpsgate_node::card::Card;
+use mpsgate_node::card::{Card, where_to_look};
 
 use crate::daemon::Daemon;
-use crate::doors::{Door, where_to_look};
+use crate::doors::Door;
 use crate::files::FileKind;
 
 /// How long a socket is waited for. The gate makes one within a millisecond of the file; one that

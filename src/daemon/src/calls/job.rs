@@ -164,7 +164,7 @@ async fn asked(daemon: &Arc<Daemon>, line: &mut Line, job: &Job, uid: u32) -> Sa
 /// A managed card and what of it may be granted.
 fn card_of(daemon: &Daemon, minor: u32) -> Option<(GpuSelector, Mib)> {
     let node = daemon.node();
-    let card = node.cards.iter().find(|card| card.minor == minor && card.managed.is_some())?;
+    let card = node.cards().iter().find(|card| card.minor == minor && card.is_managed())?;
     Some((GpuSelector::Uuid(card.uuid.clone()), card.memory))
 }
 

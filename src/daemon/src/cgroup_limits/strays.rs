@@ -41,7 +41,7 @@ impl Strays {
     pub(super) async fn look(&mut self, daemon: &Daemon) {
         let (cards, granted) = {
             let node = daemon.node();
-            let managed = node.cards.iter().filter(|card| card.managed.is_some());
+            let managed = node.cards().iter().filter(|card| card.is_managed());
             let inode = |entry: &Entry| match &entry.state {
                 State::Active { cgroup: Some(cgroup), .. } => Some(cgroup.inode),
                 _ => None,

@@ -19,7 +19,7 @@ use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, Refusal};
-use mpsgate_node::card::{CardId, Health, Trouble};
+use mpsgate_node::card::{CardEvent, CardId, Closing, Trouble};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -40,7 +40,7 @@ pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> An
     let (card, label, is_stopped) = {
         let node = daemon.node();
         let card = node.find_card(&call.gpu)?;
-        if card.managed.is_none() {
+        if !card.is_managed() {
             return Err(Refusal::new(
                 Code::GpuUnmanaged,
                 format!("{} is not managed, so it has no MPS of mpsgate's", card.label()),
@@ -91,13 +91,7 @@ async fn stop(
     crash_point!("mps_stop.ended");
     let broken = broken(daemon, card);
     daemon.card_tasks().remove(&card.uuid);
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.mps = None;
-        card.server_uid = None;
-    }
-    daemon.tell_change();
-    // The compute mode has changed.
-    daemon.look.notify_one();
+    daemon.happened(&card.uuid, CardEvent::Stopped);
     log::warn!(uuid = card.uuid.as_str(), grants_broken = broken; "MPS stopped by the operator");
     Ok(format!(
         "the MPS of {label} is stopped{}; no container gets memory of it until: mpsgate mps restart {}",
@@ -113,17 +107,10 @@ async fn restart(
     label: &str,
 ) -> Result<String, Refusal> {
     // A container that is created meanwhile would lose what it is given.
-    fence(
-        daemon,
-        card,
-        Some(Trouble::new(
-            "is being restarted by the operator",
-            "try again in a moment; mpsgate status shows when it is ready",
-        )),
-    );
+    daemon.happened(&card.uuid, CardEvent::Closed(Closing::Restart));
     let restarted = order(daemon, told, card, label, |reply| Order::Restart { reply }).await;
     crash_point!("mps_restart.ended");
-    fence(daemon, card, None);
+    daemon.happened(&card.uuid, CardEvent::Reopened);
     restarted?;
     let broken = broken(daemon, card);
     log::warn!(uuid = card.uuid.as_str(), grants_broken = broken; "MPS restarted by the operator");
@@ -138,9 +125,6 @@ async fn start(
     card: &CardId,
     label: &str,
 ) -> Result<String, Refusal> {
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.health = Health::Starting;
-    }
     remember(daemon, told, card, false).await?;
     crash_point!("mps_start.recorded");
     cards::start(daemon, &card.uuid);
@@ -194,14 +178,6 @@ fn broken(daemon: &Daemon, card: &CardId) -> usize {
     node.ledger().on_card(&card.uuid).filter(|entry| entry.broken_ms.is_some()).count()
 }
 
-/// Closes the card to new containers, or opens it.
-fn fence(daemon: &Daemon, card: &CardId, trouble: Option<Trouble>) {
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.closed = trouble;
-    }
-    daemon.tell_change();
-}
-
 /// Keeps the card stopped over a restart of mpsgated, or forgets that.
 async fn remember(
     daemon: &Arc<Daemon>,
@@ -211,19 +187,9 @@ async fn remember(
 ) -> Result<(), Refusal> {
     let uuid = card.uuid.clone();
     write_down(daemon, told, move |path| managed::set_stopped(path, &uuid, stopped)).await?;
-    {
-        let mut node = daemon.node();
-        if stopped {
-            node.stopped.insert(card.uuid.clone());
-        } else {
-            node.stopped.remove(&card.uuid);
-        }
-        if let Some(card) = node.card_mut(&card.uuid) {
-            card.set_stopped(stopped);
-        }
-    }
+    let wanted = if stopped { CardEvent::StopWanted } else { CardEvent::StartWanted };
+    daemon.happened(&card.uuid, wanted);
     told.wait(PUBLISHING, snapshot::publish(daemon)).await;
-    daemon.tell_change();
     Ok(())
 }
 

@@ -15,9 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use mpsgate_api::{Asking, Json, Qualify, Reply};
 use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal};
-use mpsgate_node::card::Asking as Asked;
+use mpsgate_node::card::{Asking as Asked, CardEvent};
 use mpsgate_oci::runtime_log::rfc3339;
-use mpsgate_policy::Disturbance;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -97,7 +96,7 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
 /// the same, or may come.
 async fn close(daemon: &Daemon, card: &GpuUuid) -> Option<Refusal> {
     let api_server = daemon.api_server.get()?;
-    if daemon.node().card(card)?.qualified.is_awaited {
+    if daemon.node().card(card)?.qualified().is_awaited {
         return None;
     }
     if !api_server.shows_closed(card).await {
@@ -152,7 +151,7 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
     let known = || {
         let node = daemon.node();
         let card = node.card(card)?;
-        Some((card.qualified.asking.as_ref()?.told, card.watched.looks))
+        Some((card.qualified().asking.as_ref()?.told, card.watched().looks))
     };
     let over = async {
         let (reply, viewed) = oneshot::channel();
@@ -166,11 +165,8 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
             tokio::time::sleep(POLL).await;
         }
     };
-    if timeout(FRESH, over).await.is_err()
-        && let Some(card) = daemon.node().card_mut(card)
-    {
-        let words = format!("its gate or NVML told nothing of it for {} s", FRESH.as_secs());
-        card.saw(Disturbance::Gate, words);
+    if timeout(FRESH, over).await.is_err() {
+        daemon.happened(card, CardEvent::Untold(FRESH));
     }
 }
 
@@ -190,7 +186,7 @@ async fn end(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, keep: bool) ->
             "mpsgate qualify asks again",
         ));
     }
-    let older = daemon.node().card(&subject.card).and_then(|card| card.qualified.found.clone());
+    let older = daemon.node().card(&subject.card).and_then(|card| card.qualified().found.clone());
     let asked = Qualification::new(subject, answers);
     let Some(found) = asked.beside(older.as_ref()) else {
         return done("nothing could be asked; the answers of before stay in force".to_owned());

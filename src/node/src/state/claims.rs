@@ -51,7 +51,7 @@ impl Node {
         // Of other claims the ledger itself knows.
         let capacity = |card: &Card| {
             let memory = card.memory.saturating_sub(self.room(card, Asker::Local).promised);
-            (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients })
+            (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients() })
         };
         let room: BTreeMap<GpuUuid, Capacity> = self.cards.iter().map(capacity).collect();
         let of = |uuid: &GpuUuid| room.get(uuid).cloned().unwrap_or_default();

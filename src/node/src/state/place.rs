@@ -6,8 +6,8 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{
-    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantKey, GrantedCard, Guarantee, Mib,
-    Priority, Refusal,
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantKey, GrantedCard, Mib, Priority,
+    Refusal,
 };
 use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
@@ -16,7 +16,7 @@ use super::asker::Asker;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
 use crate::card::Card;
-use crate::{Effect, Machine, devices};
+use crate::{Backend, Effect, Machine, devices};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,12 @@ impl Room {
 impl Node {
     /// Whether grants are given under MPS now.
     pub fn under_mps(&self) -> bool {
-        self.schedule.now() == Schedule::Mps
+        self.backend() == Schedule::Mps
+    }
+
+    /// How cards are shared now, and by that what differs.
+    pub fn backend(&self) -> Schedule {
+        self.schedule.now()
     }
 
     /// How the trusted `memory` is laid out, where the node's schedule gives that at all.
@@ -69,7 +74,7 @@ impl Node {
         let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
         // What the scheduler has counted is the most; a container may want less. Without MPS it is
         // an agreement.
-        let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
+        let limit = self.backend().compute(confirmed.and_then(|confirmed| confirmed.compute));
         let compute = compute_share(call.request.compute, limit);
         Ok(Layout { each, cards, compute })
     }
@@ -139,8 +144,6 @@ impl Node {
         let share = Asker::of(confirmed.map(|confirmed| &confirmed.handed)).share();
         let share = share.and_then(|key| self.ledger.share(key)).map(|(_, share)| share);
         let low = share.map(|share| share.priority).filter(|its| *its == Priority::Low);
-        let client_dir =
-            cards.first().filter(|_| self.under_mps()).map(|card| card.ends.of(&call.key));
         Grant {
             key: call.key.clone(),
             cards: cards.iter().map(granted).collect(),
@@ -148,9 +151,9 @@ impl Node {
             uid: call.uid,
             compute: layout.compute,
             priority: low.unwrap_or(call.request.priority),
-            client_dir: client_dir.unwrap_or_default(),
+            client_dir: self.backend().door(cards, &call.key),
             devices: nodes,
-            guarantee: if self.under_mps() { Guarantee::Mps } else { Guarantee::None },
+            guarantee: self.backend().guarantee(),
             user: call.user.clone(),
         }
     }
@@ -181,7 +184,7 @@ impl Node {
     }
 
     fn max_clients(&self, card: &Card, room: &Room) -> u32 {
-        let most = if self.under_mps() { card.max_clients } else { u32::MAX };
+        let most = self.backend().max_clients(card).unwrap_or(u32::MAX);
         most.saturating_sub(room.clients)
     }
 
@@ -252,14 +255,13 @@ impl Node {
         Candidate {
             uuid: &card.uuid,
             index: card.index,
-            managed: card.managed.is_some(),
+            managed: card.is_managed(),
             condition: self.condition_for(card, container),
             memory: card.memory,
             promised: room.kept(),
             holders: holders.collect(),
             max_clients: self.max_clients(card, &room),
-            // Without a server none is in anybody's way.
-            multiuser: card.serves_any_uid() || !self.under_mps(),
+            multiuser: self.backend().serves_any_uid(card),
         }
     }
 
