@@ -2,9 +2,11 @@
 that fails is a refusal (failurePolicy Fail), a condition that fails counts as an error here.
 
 cel.py policies RENDERED.json POLICY...   these ValidatingAdmissionPolicies, over the tables below
+cel.py needed RENDERED.json POLICY...     without any one of their rules a row of the tables goes wrong
 cel.py conditions RENDERED.json REVIEWS   the webhooks' matchConditions, over the reviews of src/scheduler/tests/golden/webhook.jsonl
 """
 import copy
+import functools
 import json
 import sys
 
@@ -14,9 +16,14 @@ NAMES = ("object", "oldObject", "request", "variables")
 ENVIRONMENT = cel.NewEnv(variables={name: cel.Type.DYN for name in NAMES})
 
 
+@functools.lru_cache(maxsize=None)
+def compiled(expression):
+    return ENVIRONMENT.compile(expression)
+
+
 def evaluate(expression, **data):
     """A value of Python, or the error as an exception."""
-    result = ENVIRONMENT.compile(expression).eval(data={name: data.get(name) for name in NAMES})
+    result = compiled(expression).eval(data={name: data.get(name) for name in NAMES})
     if "ERROR" in str(result.type()):
         raise ValueError(str(result.value()))
     return result.plain_value() if hasattr(result, "plain_value") else result.value()
@@ -516,19 +523,21 @@ def removal_rows():
         yield policy, f"a taint by {name}", None, "nodes", request(username=name), change(THE_NODE, ("spec", "taints"), []), THE_NODE
 
 
-def policies(file, names):
+def read(file):
     with open(file, encoding="utf-8") as stream:
-        rendered = json.load(stream)
+        return json.load(stream)
+
+
+def judged(rendered, names):
+    """Of each row about these policies whether it is as wanted, and what was seen."""
     found = {one["metadata"]["name"]: one for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"}
     bound = {one["spec"]["policyName"] for one in rendered if one["kind"] == "ValidatingAdmissionPolicyBinding" and one["spec"]["validationActions"] == ["Deny"]}
-    bad = rows = 0
     unknown = set(names) - {row[0] for row in table()}
     if unknown:
         raise SystemExit(f"no row is about {', '.join(sorted(unknown))}")
     for name, what, allowed, resource, request, new, old in table():
         if name not in names:
             continue
-        rows += 1
         policy = found.get(f"mpsgate-{name}")
         if policy is None or policy["metadata"]["name"] not in bound or policy["spec"]["failurePolicy"] != "Fail":
             seen = "no such policy in force"
@@ -537,16 +546,35 @@ def policies(file, names):
         else:
             why = refusals(policy, request, new, old)
             seen = None if why is None else not why
-        if seen != allowed:
-            bad += 1
-            print(f"{name}, {resource}: {what}: {seen}, wanted {allowed}", file=sys.stderr)
-    print(f"{rows} requests, {bad} bad")
+        yield seen == allowed, f"{name}, {resource}: {what}: {seen}, wanted {allowed}"
+
+
+def policies(file, names):
+    rows = list(judged(read(file), names))
+    bad = [text for good, text in rows if not good]
+    print(*bad, sep="\n", end="\n" if bad else "", file=sys.stderr)
+    print(f"{len(rows)} requests, {len(bad)} bad")
     return 1 if bad or not rows else 0
 
 
+def needed(file, names):
+    rendered, idle, rules = read(file), [], 0
+    for name in names:
+        policy = next(one for one in rendered if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] == f"mpsgate-{name}")
+        whole = policy["spec"]["validations"]
+        for at, rule in enumerate(whole):
+            rules += 1
+            policy["spec"]["validations"] = whole[:at] + whole[at + 1:]
+            if all(good for good, _ in judged(rendered, [name])):
+                idle.append(f"{name}: no row needs the rule: {rule['message']}")
+        policy["spec"]["validations"] = whole
+    print(*idle, sep="\n", end="\n" if idle else "", file=sys.stderr)
+    print(f"{rules} rules, {len(idle)} that no row needs")
+    return 1 if idle or not rules else 0
+
+
 def conditions(file, reviews):
-    with open(file, encoding="utf-8") as stream:
-        rendered = json.load(stream)
+    rendered = read(file)
     webhooks = [one for conf in rendered if conf["kind"].endswith("WebhookConfiguration") for one in conf["webhooks"]]
     resources = {"Deployment": "deployments", "StatefulSet": "statefulsets", "DaemonSet": "daemonsets", "ReplicaSet": "replicasets", "Job": "jobs", "CronJob": "cronjobs"}
     bad = asked = left = 0
@@ -577,6 +605,6 @@ def conditions(file, reviews):
     return 1 if bad or not asked or not left else 0
 
 
-if sys.argv[1] == "policies":
-    sys.exit(policies(sys.argv[2], sys.argv[3:]))
-sys.exit(conditions(sys.argv[2], sys.argv[3]))
+if sys.argv[1] == "conditions":
+    sys.exit(conditions(sys.argv[2], sys.argv[3]))
+sys.exit({"policies": policies, "needed": needed}[sys.argv[1]](sys.argv[2], sys.argv[3:]))

@@ -15,7 +15,7 @@ def main() -> int:
     bad = seen = 0
     for file in files:
         with open(file, encoding="utf-8") as stream:
-            for document in yaml.safe_load_all(stream):
+            for document in yaml.load_all(stream, yaml.CSafeLoader):
                 if document is None:
                     continue
                 seen += 1

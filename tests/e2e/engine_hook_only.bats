@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Engines that keep their runtime: Podman 4.3 with its precreate hook, which has the whole grant;
 # and the createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime.
+# What the precreate hook gives and refuses: tests/engines, in the cell podman-hook-4.3.
 
 load suite
 
@@ -58,52 +59,6 @@ ASK=(--ipc host --annotation mpsgate.io/gpu-mem=7Gi)
   daemon_stop
   echo '[[[' >/etc/mpsgate/config.toml
   try_podman 7 "${RUN[@]}" --rm bb sh -c 'exit 7'
-}
-
-@test "precreate: a grant: its variables, its nodes, no other card; free when it ends" {
-  use podman-precreate
-  try_podman "${RUN[@]}" -d --name got "${ASK[@]}" --annotation mpsgate.io/gpu=1 --cap-add MKNOD bb sleep 600
-  local id=$stdout
-  assert_equal "grant" "$(grant "$id" '"\(.state) \(.memory_mib) \(.card_index)"')" "active 7168 1"
-  local pid
-  pid=$(podman inspect -f '{{.State.Pid}}' got)
-  assert_contains "environment" "$(environment_of "$pid")" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M" "CUDA_MPS_PIPE_DIRECTORY=/"
-  try_podman any exec got sh -c ': </dev/nvidia1'
-  refute_contains "open of the granted card" "$stderr" "not permitted"
-  try_podman fail exec got sh -c 'mknod /tmp/o c 195 0 && : </tmp/o'
-  assert_contains "open of the other card" "$stderr" "Operation not permitted"
-  try_podman rm -f -t 0 got
-  assert_free
-}
-
-@test "precreate: restart is a new instance, with one grant" {
-  use podman-precreate
-  try_podman "${RUN[@]}" -d --name got "${ASK[@]}" bb sleep 600
-  local id=$stdout first
-  first=$(grant "$id" .instance)
-  try_podman restart -t 0 got
-  assert_equal "grants" "$(granted_ids)" "$id"
-  [[ $(grant "$id" .instance) != "$first" ]] || fail "the instance was used again"
-}
-
-@test "precreate: refusals are read by the user, and neighbours run" {
-  use podman-precreate
-  try_podman fail "${RUN[@]}" --rm --annotation mpsgate.io/gpu-mem=7Gi bb true
-  assert_contains "stderr" "$stderr" "mpsgate: refused container" "[E_NO_HOST_IPC]" "hint: "
-  try_podman fail "${RUN[@]}" --rm --env NVIDIA_VISIBLE_DEVICES=all bb true
-  assert_contains "stderr" "$stderr" "[E_VISIBLE_DEVICES]"
-  try_podman fail "${RUN[@]}" --rm --device /dev/nvidia0 bb true
-  assert_contains "stderr" "$stderr" "[E_DEVICE_NODE]"
-  try_podman "${RUN[@]}" --rm --env NVIDIA_VISIBLE_DEVICES=void bb true
-  daemon_stop
-  try_podman fail "${RUN[@]}" --rm "${ASK[@]}" bb true
-  assert_contains "stderr" "$stderr" "[E_DAEMON_AWAY]"
-}
-
-@test "precreate: a create that fails below leaves no reservation" {
-  use podman-precreate
-  try_podman fail "${RUN[@]}" --rm "${ASK[@]}" bb /no/such/program
-  assert_free
 }
 
 @test "precreate and the runtime both: one grant, and exec has its variables" {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# `mpsgate qualify` while something else happens: a client, the control daemon, the gate, mpsgated
-# or who asks is killed, or somebody else has the card or comes for it. Which answers count then.
+# `mpsgate qualify` while something else happens: a client, the gate, mpsgated or who asks is
+# killed, or somebody else has the card or comes for it. Which answers count then. The end of the
+# control daemon, and processes of nobody: src/daemon/tests/daemon/qualify.rs.
 # sandbox: MG_GPUS=1
 # shellcheck disable=SC2030,SC2031 # bats runs each test in a subshell
 
@@ -23,65 +24,24 @@ load qualify
   granted web 1Gi
 }
 
-@test "a no while the control daemon or the gate ends is none: nothing is refused, and it is asked again" {
-  local asks what
+@test "a no while the gate ends is none: nothing is refused, and it is asked again" {
+  local asks
   fake hang
-  for what in "control daemon" gate; do
-    mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
-    asks=$!
-    wait_for 20 "its client is there" one_is_active
-    case $what in
-      gate) pkill -KILL -f "^/usr/bin/mpsgate-gate --card 0 " ;;
-      *) kill -KILL "$(card 0 .mps.pid)" ;;
-    esac
-    wait "$asks" || true
-    stdout=$(<"$BATS_TEST_TMPDIR/asked")
-    assert_equal "attach" "$(answer attach): $(seen attach)" "unanswered: no answer in time"
-    assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" "$what"
-    # A server that outlived its control daemon holds the card until somebody ends it.
-    [[ $what == gate ]] || pkill -KILL -f nvidia-cuda-mps-server || true
-    wait_for 20 "the card is ready" card_is ready 0
-    assert_contains "it is due" "$(card 0 .qualify)" "no answer counts to attach" "meanwhile"
-  done
-  # What hangs with nothing else about it is a no, as ever.
-  qualify 1 -o json
-  assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
-  # What else was asked when the control daemon ended, nobody can answer yet.
-  refute_contains "what is due" "$(card 0 .qualify)" attach
-  [[ $(card 0 .qualify) == null || $(card 0 .qualify) == "no answer counts to "* ]] || fail "what is due: $(card 0 .qualify)"
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
+  asks=$!
+  wait_for 20 "its client is there" one_is_active
+  pkill -KILL -f "^/usr/bin/mpsgate-gate --card 0 "
+  wait "$asks" || true
+  stdout=$(<"$BATS_TEST_TMPDIR/asked")
+  assert_equal "attach" "$(answer attach): $(seen attach)" "unanswered: no answer in time"
+  assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" gate
+  wait_for 20 "the card is ready" card_is ready 0
+  assert_contains "it is due" "$(card 0 .qualify)" "no answer counts to attach" "meanwhile"
 }
 one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state == "active")] | length') == 1 ]]; }
 
-@test "a no beside a process of nobody is none, and one of a process that is only drawn counts" {
-  fake boundless
-  stranger sleep 600
-  uses "$stranger" 9000
-  LIMIT=20 try fail mpsgate qualify 0
-  assert_contains "who uses it" "$stderr" "pid $stranger" E_GPU_IN_USE
-  uses
-  later_used() { wait_for 20 "the card is being asked" card_is qualifying 0 && uses "$stranger" 9000; }
-  later_used 3>&- &
-  qualify any -o json
-  assert_equal "limit" "$(answer limit)" unanswered
-  assert_contains "what was seen meanwhile" "$(jq -r '.answers[] | select(.question == "limit") | .meanwhile' <<<"$stdout")" \
-    "processes without a grant used it: pid $stranger"
-  uses
-  granted web 2Gi
-  refute_contains "its level" "$(level_of web)" "limit not held"
-}
-
-@test "a container of the same name below another runtime root asks nothing and waits" {
-  local id
-  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
-  wait_for 20 "its client is there" one_is_active
-  id=$(mpsgate status -o json | jq -r '.grants[0].container_id')
-  granted "${id%-*}x" 1Gi
-  assert_equal "when it came" "$(card 0 .state)" ready
-  wait $! || true
-  assert_contains "what was asked" "$(<"$BATS_TEST_TMPDIR/asked")" "attach     yes"
-}
-
-@test "a card with grants is not asked, and a container that comes meanwhile waits" {
+@test "a card with grants is not asked, and a container that comes meanwhile waits, also under the name of one that asks" {
+  local late
   granted web 1Gi
   LIMIT=20 try 1 mpsgate qualify 0
   assert_contains "the refusal" "$stderr" E_GPU_IN_USE "a container has a grant on it"
@@ -90,7 +50,9 @@ one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state =
   wait_for 10 "the card is being asked" card_is qualifying 0
   LIMIT=20 try fail mpsgate qualify 0
   assert_contains "a second one" "$stderr" "another mpsgate qualify is at work"
-  granted late 1Gi
+  wait_for 20 "its client is there" one_is_active
+  late=$(mpsgate status -o json | jq -r '.grants[0].container_id')
+  granted "${late%-*}x" 1Gi
   assert_equal "when it came" "$(card 0 .state)" ready
   wait $! || true
   assert_contains "what was asked" "$(<"$BATS_TEST_TMPDIR/asked")" "attach     yes"

@@ -20,7 +20,6 @@ overlay() {
 }
 NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook", args: ["nvidia-container-runtime-hook", "prestart"], env: ["PATH=/bin"]}]'
 
-# bats test_tags=runtime
 @test "no host IPC with a request" {
   refused x E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
   assert_contains "hint" "$stderr" "--ipc=host"
@@ -28,7 +27,6 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed z --private-ipc
 }
 
-# bats test_tags=runtime
 @test "another container's IPC namespace with a request; the host's by path is allowed" {
   bundle other --private-ipc
   create other
@@ -53,7 +51,6 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed y --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_VISIBLE_DEVICES=void
 }
 
-# bats test_tags=runtime
 @test "privileged with a request; privileged alone loses the cards' nodes only" {
   refused x E_PRIVILEGED --ann mpsgate.io/gpu-mem=1Gi --caps-all
   bundle p --caps-all --jq "$(node /dev/nvidia0 0)" --jq "$(node /dev/nvidiactl 255)" \
@@ -64,14 +61,12 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refute_contains "nodes" "$(<"$MG/out/p")" nvidia0
 }
 
-# bats test_tags=runtime
 @test "a card's node without a request, under any name; another driver's node is allowed" {
   refused x E_DEVICE_NODE --jq "$(node /dev/nvidia0 0)"
   refused x E_DEVICE_NODE --jq "$(node /dev/innocent 1)"
   allowed y --jq '.linux.devices += [{path: "/dev/nvidia-like", type: "c", major: 1, minor: 5, fileMode: 438}]'
 }
 
-# bats test_tags=runtime
 @test "a device rule that opens the cards without a request" {
   refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, access: "rwm"}]'
   refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, minor: 1, access: "r"}]'
@@ -79,7 +74,6 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed y --jq '.linux.resources.devices += [{allow: false, type: "c", major: 195, access: "rwm"}]'
 }
 
-# bats test_tags=runtime
 @test "NVIDIA's prestart hook with cards to inject, without a request; the hook alone is allowed" {
   install -m 755 /bin/true /usr/bin/nvidia-container-runtime-hook
   refused x E_NVIDIA_HOOK --jq "$NVIDIA_HOOK" --env NVIDIA_VISIBLE_DEVICES=all
@@ -97,7 +91,6 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refused x E_IMEX_CHANNEL --env NVIDIA_IMEX_CHANNELS=0
 }
 
-# bats test_tags=runtime
 @test "our own directories as a mount, under any name; an ancestor is allowed" {
   granted g 1Gi
   local dir
@@ -118,7 +111,6 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   rm "$MG/alias"
 }
 
-# bats test_tags=runtime
 @test "our own directories as a layer of an overlay, however it is written; other layers are allowed" {
   local dir=/run/mpsgate/mps low=$MG/low layers='' n
   mkdir -p "$low"/{a,b,u,w,c:d}
@@ -198,7 +190,6 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   remove_bundles "$MG/b/y"
 }
 
-# bats test_tags=runtime
 @test "row 33a: a GPU's files in sysfs are refused with a request by any mount, and noted without; other parts of sysfs are allowed" {
   [[ -d /sys/bus/pci/drivers && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
   local source
@@ -220,7 +211,6 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   done
 }
 
-# bats test_tags=runtime
 @test "row 33b: a procfs without readonlyPaths is refused with a request, and noted without; one as engines close it is allowed" {
   local path open='.linux.readonlyPaths = [] | .linux.maskedPaths = []'
   refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq "$open"
@@ -235,7 +225,6 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
     --jq '.linux.readonlyPaths = ["/proc/bus", "/proc/sys"] | .linux.maskedPaths = []'
 }
 
-# bats test_tags=runtime
 @test "annotations that make the runtime open devices or files" {
   refused x E_ANNOTATION --ann "org.systemd.property.DeviceAllow=[('/dev/nvidia0', 'rw')]"
   refused x E_ANNOTATION --ann run.oci.hooks.stdout=/etc/shadow --ann mpsgate.io/gpu-mem=1Gi
@@ -311,7 +300,6 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=1 --jq '.process.user.uid = 1000'
 }
 
-# bats test_tags=runtime
 @test "restore with a request" {
   bundle x --ann mpsgate.io/gpu-mem=1Gi
   try_oci fail restore --bundle "$MG/b/x" --image-path "$MG" x

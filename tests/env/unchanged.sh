@@ -79,7 +79,7 @@ key() { # STAGE
     cat /etc/os-release
     rustc -vV
     dpkg-query -W
-    env | grep -E '^(CI=|MG_|MPSGATE_|CRIO_BIN|SHIM_TARGET|RUSTFLAGS|BATS_)' | grep -vE '^MG_(JOBS|UNCHANGED)=' | sort || true
+    env | grep -E '^(CI=|MG_|MPSGATE_|CRIO_BIN|SHIM_TARGET|RUSTFLAGS|BATS_TEST_TIMEOUT=)' | grep -vE '^MG_(JOBS|UNCHANGED)=' | sort || true
   } | sha256sum | cut -d' ' -f1
 }
 

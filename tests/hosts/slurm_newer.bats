@@ -78,7 +78,7 @@ Operation not permitted"
   wait_for 10 "its memory is free" not_granted "job-$job"
 }
 
-@test "requeued, an array, and a heterogeneous job: a grant for each job, each time" {
+@test "requeued, and an array: a grant for each job, each time" {
   local job
   job=$(slurm_submit alice --requeue --gres=shard:7 <<<'echo "$SLURM_RESTART_COUNT $MPSGATE_GPU_MEM_MIB"; sleep 600')
   runs "$job"
@@ -90,10 +90,6 @@ Operation not permitted"
   job=$(slurm_submit alice --array=1-3 --gres=shard:2 <<<'echo "$MPSGATE_GPU_MEM_MIB"; sleep 3')
   wait_for 40 "they end" slurm_idle
   assert_equal "output" "$(cat "$SLURM/home/alice/slurm-${job}_"*.out | xargs)" "2048 2048 2048"
-  # Its script runs in the first part, which Slurm tells of with the other one.
-  job=$(slurm_submit alice --gres=shard:3 : --gres=shard:2 <<<'echo "$MPSGATE_GPU_MEM_MIB"')
-  wait_for 60 "it ends" slurm_idle
-  assert_equal "output" "$(slurm_output "$job")" 3072
 }
 
 @test "a line break in a job's name gives nothing" {

@@ -65,6 +65,8 @@ chart_node_stop() {
   end registry
   api_stop
   mps_kill
+  # Of pods that a failed test has left, as in cluster_stop.
+  pkill -KILL containerd-shim || true
 }
 
 # all_ready [HOW MANY]: every pod of the release, and there are so many.

@@ -161,6 +161,8 @@ bypasses() { [[ $(handlers .round) == "$1" ]]; }
   wait_for 60 "an ordinary pod runs" pod_is Running before
   kubectl delete job mps-sample >/dev/null
   wait_for 60 "no container has GPU memory" grants_are "[]"
+  # The 10 s of the refused one stay in force else.
+  (cd "$MG_REPO" && helm_ upgrade mpsgate packaging/kubernetes/chart -n "$NS" --reuse-values --set removal.timeoutSeconds=240 --wait --timeout 4m) >/dev/null
   helm_ uninstall mpsgate -n "$NS" --wait >/dev/null
   assert_equal "what stands on nodes" "$(kubectl get nodes -o json | jq -c '[.items[].metadata | (.labels, .annotations) | keys[] | select(startswith("mpsgate.io/"))]')" "[]"
   assert_equal "leases and hooks" "$(kubectl get leases,jobs,serviceaccounts,roles -n "$NS" -o name | grep -v serviceaccount/default)" ""

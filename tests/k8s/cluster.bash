@@ -319,14 +319,14 @@ service_account_kubeconfig() { # NAME [SPEC of the TokenRequest]
     <<<"{\"apiVersion\": \"authentication.k8s.io/v1\", \"kind\": \"TokenRequest\", \"spec\": ${spec:-null}}" | jq -r .status.token)
   sed "s|user: {token: .*}}|user: {token: $token}}|" "$KUBECONFIG"
 }
-# chart_object KIND NAME: as tests/chart renders it where claims are on.
+# chart_object KIND NAME: one that the chart has for claims alone, as tests/chart renders it.
 chart_object() {
-  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name)' "$MG_REPO/tests/chart/golden/dra.yaml"
+  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name)' "$MG_REPO/tests/chart/golden/dra.diff"
 }
 # rules_of KIND NAME: of a role of the chart, as tests/chart renders it.
 rules_of() {
   awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name) { print; exit }' \
-    "$MG_REPO"/tests/chart/golden/{cluster,dra}.yaml |
+    "$MG_REPO"/tests/chart/golden/{cluster.yaml,dra.diff} |
     kubectl create --dry-run=client -o json -f - | jq -ce .rules
 }
 

@@ -1,29 +1,31 @@
-//! What a caller asks of the daemon.
+//! The calls of the daemon's clients.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
+use mpsgate_model::{Answer, ContainerId, Grant, GrantKey, Mib, OneOf, PodContainer, Request};
 use mpsgate_policy::NoteAction;
 use serde::{Deserialize, Serialize};
 
-/// Whose words a request is: told by root-owned facts, never by annotations.
+use crate::Json;
+
+/// Where a request comes from. Facts that root owns decide this, never annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// An engine whose user is root anyway: docker, podman, ctr, runc by hand.
+    /// An engine for which only root starts containers: docker, podman, ctr, runc by hand.
     Local,
     /// A kubelet's engine: pod authors write annotations.
     Kubernetes,
-    /// None: a user of `run.group` asks for a process of the user's. Told by the socket.
+    /// No engine: a user of `run.group` asks for a process of the user's. The socket shows this.
     User,
-    /// Slurm: the memory is what its controller has told mpsgated.
+    /// Slurm: mpsgated has asked Slurm's controller for the amount of memory.
     Slurm,
 }
 
-/// What a caller wants.
+/// A call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
-    /// Hold memory for a container that is being created (the shim).
+    /// Set memory aside for a container that is being created (the shim).
     Reserve(Reserve),
     /// Turn the reservation into a grant (the hook).
     Activate(Activate),
@@ -31,9 +33,9 @@ pub enum Call {
     Release(Release),
     /// End the GPU work of a container that is about to be killed (the shim).
     Terminate(Terminate),
-    /// Log and count what the shim refused or stripped on its own.
+    /// Log and count a refusal or an edit that the shim decided on its own.
     Report(Report),
-    /// Everything that the daemon knows.
+    /// Return everything that the daemon knows.
     Status,
     /// Hand a GPU to mpsgate: UUID or index.
     Enable {
@@ -45,51 +47,51 @@ pub enum Call {
         /// UUID or index.
         gpu: String,
     },
-    /// End a card's MPS, or end it and start it again: everything that runs on the card dies.
+    /// End a card's MPS, or end and restart it: everything that runs on the card ends.
     Mps(Mps),
     /// Read the settings file again.
     Reload,
-    /// Ask a card what holds on it.
+    /// Ask a card what it guarantees.
     Qualify(Qualify),
-    /// Give a container that runs more or less of its cards.
+    /// Change the memory of a container that runs.
     Resize(Resize),
     /// Give the calling process a grant, and a cgroup of its own (`mpsgate run`). The answer is
-    /// that of [`Call::Reserve`]; what it becomes by `execve` has the grant.
+    /// that of [`Call::Reserve`]; the program that the caller executes has the grant.
     Run(Box<Run>),
-    /// The grant of the Slurm job that the calling process belongs to (TaskProlog); its first task
-    /// brings it about. The answer is that of [`Call::Reserve`], or `done` for a job without GPU
-    /// memory.
+    /// Return the grant of the Slurm job that the calling process belongs to (TaskProlog); the
+    /// first task's call makes it. The answer is that of [`Call::Reserve`], or `done` for a job
+    /// without GPU memory.
     Job,
     /// End what is left of a Slurm job (Epilog).
     EndJob {
-        /// Slurm's number of it.
+        /// Slurm's number of the job.
         job: u32,
     },
 }
 
-/// Hold memory for a container.
+/// Set memory aside for a container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reserve {
     /// Which instance of which container.
     pub key: GrantKey,
-    /// What it asks for.
+    /// Its request.
     pub request: Request,
     /// Host uid of its CUDA processes.
     pub uid: u32,
-    /// Whose words the request is.
+    /// Where the request comes from.
     pub engine: Engine,
-    /// Whose container it is, where a kubelet's engine says so.
+    /// The pod and container, where a kubelet's engine names them.
     pub pod: Option<PodContainer>,
-    /// Hold it for the caller's parent: the caller ends before the container is made (Podman's
-    /// `precreate` hook).
+    /// Set the memory aside for the caller's parent: the caller ends before the container is made
+    /// (Podman's `precreate` hook).
     pub for_parent: bool,
-    /// Who has started a plain process, as mpsgated has found: nobody sends it.
+    /// The user who started a plain process, as mpsgated found. No client sends it.
     #[serde(skip)]
     pub user: Option<String>,
 }
 
 impl Reserve {
-    /// How its grant is shown and taken.
+    /// The name by which people see and type its grant.
     #[must_use]
     pub fn name(&self) -> String {
         self.key.name(self.user.as_deref())
@@ -105,7 +107,7 @@ pub struct Activate {
     pub pid: u32,
     /// Its cgroup.
     pub cgroup: Option<CgroupId>,
-    /// What was reserved: to take it anew where the reservation has expired.
+    /// The grant of the reservation, to reserve it anew if it has expired.
     pub grant: Option<Box<Grant>>,
 }
 
@@ -121,8 +123,8 @@ pub struct Release {
 pub struct Terminate {
     /// Which instance of which container.
     pub key: GrantKey,
-    /// Whether its runtime removes its cgroup next. A limit that the driver has for that is to be
-    /// cleared first: no later moment can name it.
+    /// Whether its runtime removes its cgroup next. The driver's limit of that cgroup is then
+    /// cleared first, because afterwards nothing can name it.
     #[serde(default)]
     pub removal: Removal,
 }
@@ -134,29 +136,29 @@ pub enum Removal {
     /// It stays for now (`kill`).
     #[default]
     No,
-    /// Where its init has ended; a runtime refuses it else (`delete`).
+    /// Its cgroup is removed if its init has ended; otherwise the runtime refuses (`delete`).
     Ended,
-    /// Whatever runs in it (`delete --force`).
+    /// Its cgroup is removed whatever runs in it (`delete --force`).
     Forced,
 }
 
-/// End a card's MPS, for good or for a moment.
+/// End a card's MPS, or restart it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mps {
     /// UUID or index.
     pub gpu: String,
-    /// What to do.
+    /// The action.
     pub action: MpsAction,
-    /// Whether the operator has said so with the list of who dies in view. Without it nothing is
-    /// done, and the answer is that list.
+    /// Whether the operator has confirmed, after seeing which processes would end. Without that
+    /// nothing is done, and the answer is that list.
     pub confirmed: bool,
 }
 
-/// What to do with a card's MPS.
+/// An action on a card's MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MpsAction {
-    /// End it and keep the card closed, over restarts too, until a `Restart`.
+    /// End it and keep the card closed, also over restarts, until a `Restart`.
     Stop,
     /// End it and start it anew.
     Restart,
@@ -164,71 +166,71 @@ pub enum MpsAction {
 
 mpsgate_model::words!(MpsAction: Stop = "stop", Restart = "restart");
 
-/// Ask a card what holds on it. The containers are the caller's; the daemon keeps the card free
+/// Ask a card what it guarantees. The caller makes the containers; the daemon keeps the card free
 /// for them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Qualify {
-    /// Keep the card for containers whose ids begin with what the answer says.
+    /// Keep the card for containers with the id prefix of the answer.
     Begin {
         /// UUID or index.
         gpu: String,
     },
-    /// It has answered a question. The daemon says whether that counts: whatever it has seen since
-    /// the answer before may be the cause.
+    /// The card has answered a question. The daemon decides whether that counts: anything it has
+    /// seen since the answer before may be the cause.
     Answer {
-        /// As the answer to `Begin` said.
+        /// The id from the answer to `Begin`.
         id: String,
-        /// An [`Answer`](mpsgate_model::Answer) as JSON. The shim writes calls, too, and would
-        /// carry the code for what it never sends.
-        answer: String,
+        /// As text. The shim encodes calls, too, and would carry the code for a call that it never
+        /// sends.
+        answer: Json<Answer>,
     },
-    /// It was asked.
+    /// All questions were asked.
     End {
-        /// As the answer to `Begin` said.
+        /// The id from the answer to `Begin`.
         id: String,
-        /// Whether its answers are to be kept: not where it was broken off.
+        /// Whether the answers are kept; not after an interruption.
         #[serde(default)]
         keep: bool,
     },
 }
 
-/// Give a container that runs more or less of its cards.
+/// Change the memory of a container that runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Resize {
-    /// Its id, or the beginning of that; with a `/` a whole name: `alice/train` of a plain process,
-    /// `/run/runc/web` of a container.
+    /// Its id, or the beginning of its id; with a `/` a whole name: `alice/train` of a plain
+    /// process, `/run/runc/web` of a container.
     pub container: String,
-    /// What it is to have, on all of its cards together.
+    /// The new memory, on all of its cards together.
     pub memory: Mib,
 }
 
 /// Give the calling process a grant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
-    /// Its name, which no other process of the same user with a grant has.
+    /// Its name. No other process of the same user with a grant has it.
     pub name: ContainerId,
-    /// What it asks for.
+    /// Its request.
     pub request: Request,
-    /// Whom its CUDA processes run as.
+    /// The uid of its CUDA processes.
     pub uid: u32,
 }
 
-/// What the shim did on its own.
+/// A refusal or an edit that the shim decided on its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// The container.
     pub container_id: String,
     /// The refusal's code.
     pub code: String,
-    /// What was done about it; one that is not known is a refusal.
+    /// The action; an unknown word is a refusal.
     pub action: OneOf<NoteAction>,
     /// The sentence.
     pub sentence: String,
-    /// What to do about it, where something is to be done.
+    /// The remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Whose container it is, where a kubelet's engine says so.
+    /// The pod and container, where a kubelet's engine names them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodContainer>,
 }

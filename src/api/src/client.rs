@@ -1,4 +1,4 @@
-//! A blocking client with a deadline on every step; used by shim, hook and CLI.
+//! A blocking client with a deadline on every step, for shim, hook and CLI.
 
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -21,28 +21,28 @@ use crate::{Call, Envelope, FrameError, Reply, VERSION, decode_length, encode};
 /// How long a caller waits for the first byte of an answer, and for each byte after it.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two looks for a daemon that is away.
+/// The pause between two attempts to reach a daemon that is away.
 const AWAY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the daemon did not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("mpsgated is not running: no socket answers at {path}")]
     Away {
         /// The socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Nobody listens, and nobody came in the time that a restart takes.
+    /// No process listens, and none began to in the time that a restart takes.
     #[error("mpsgated is down or restarting: no socket answered at {path} for {} s", FIRST_BYTE_TIMEOUT.as_secs())]
     StillAway {
         /// The socket.
         path: PathBuf,
-        /// What the kernel said last.
+        /// The kernel's last error.
         #[source]
         source: io::Error,
     },
@@ -52,7 +52,7 @@ pub enum ApiError {
         /// The path.
         path: PathBuf,
     },
-    /// The one who listens is not root.
+    /// The process that listens is not root's.
     #[error("{path} belongs to a process of uid {uid}, not to mpsgated")]
     NotRoot {
         /// The socket.
@@ -63,7 +63,7 @@ pub enum ApiError {
     /// No answer in time.
     #[error("mpsgated did not answer within {seconds} s{}", doing.as_ref().map(|d| format!(" (last: {d})")).unwrap_or_default())]
     Silent {
-        /// How long was waited.
+        /// How long the client waited.
         seconds: u64,
         /// The last progress that it reported.
         doing: Option<String>,
@@ -71,13 +71,13 @@ pub enum ApiError {
     /// The connection broke.
     #[error("mpsgated closed the connection")]
     Broken(#[source] io::Error),
-    /// The answer is none.
+    /// The answer is not a message.
     #[error("mpsgated answered what is no message of mpsgate")]
     Garbage(#[source] FrameError),
-    /// The daemon's version is too far away.
+    /// The daemon's version is not a neighbour of this one.
     #[error("mpsgated speaks version {daemon} of the socket's protocol, this program {VERSION}")]
     Version {
-        /// The daemon's.
+        /// The daemon's version.
         daemon: u16,
     },
     /// The daemon answered a question that was not asked.
@@ -86,7 +86,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl ApiError {
         }
     }
 
-    /// The refusal of a container that cannot be decided without the daemon.
+    /// The refusal of a container that needs the daemon for its decision.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
         let code = match self {
@@ -127,11 +127,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon's socket and checks that root listens there. A daemon whose backlog
-    /// is full counts as silent after [`FIRST_BYTE_TIMEOUT`].
+    /// Connects to the daemon's socket and checks that root listens there. A daemon with a full
+    /// backlog counts as silent after [`FIRST_BYTE_TIMEOUT`].
     ///
     /// # Errors
-    /// Where nobody listens, or not root.
+    /// If no process listens, or one that is not root's.
     pub fn connect(path: &Path) -> Result<Self, ApiError> {
         Self::connect_within(path, FIRST_BYTE_TIMEOUT)
     }
@@ -149,15 +149,15 @@ impl Client {
             Err(error) => return Err(away(path, error)),
         }
         let peer = getsockopt(&stream, PeerCredentials).map_err(|e| away(path, e))?;
-        // Root, or whoever this program runs as: a daemon of one's own in a test.
+        // Root, or the user of this program: a test has a daemon of its own.
         if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
             return Err(ApiError::NotRoot { path: path.to_owned(), uid: peer.uid() });
         }
         Ok(Self { stream })
     }
 
-    /// Sends a call without waiting for anything: what does not fit at once is lost. For reports
-    /// that must never hold up a container.
+    /// Sends a call without waiting: what does not fit into the socket at once is lost. For reports
+    /// that must never delay a container.
     pub fn notify(path: &Path, call: Call) {
         let sent = || -> Option<()> {
             let socket = unix_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).ok()?;
@@ -170,10 +170,10 @@ impl Client {
     }
 
     /// Sends a call and returns its reply, all within `limit`: connecting, sending and waiting
-    /// together. A daemon that says what it does is waited for up to `busy`, from the beginning.
+    /// together. If the daemon reports progress, the limit is `busy` from the beginning.
     ///
     /// # Errors
-    /// Where no answer comes in time, or none that is a message.
+    /// If no answer comes in time, or one that is not a message.
     pub fn ask_within<S: DeserializeOwned>(
         path: &Path,
         call: Call,
@@ -184,7 +184,7 @@ impl Client {
         let mut deadline = started + limit;
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
         let mut client = Self::connect_within(path, limit)?;
-        // The socket takes no zero for a limit; what is over by then shows at the first read.
+        // The socket accepts no zero as a limit; a limit that has passed shows at the first read.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         client.stream.set_write_timeout(Some(left)).map_err(ApiError::Broken)?;
         client.send(&bytes, None)?;
@@ -201,10 +201,11 @@ impl Client {
         }
     }
 
-    /// Sends a call that does the same when it is sent twice, and returns its final reply. A daemon
-    /// that is away, or goes before it has answered, is waited for as long as for its first byte:
-    /// one that is restarted is back by then, and nobody is refused because of it. One that says
-    /// nothing is asked a second time: a daemon that ends leaves its last callers unanswered.
+    /// Sends a call that may be sent twice, and returns its final reply. The client waits for a
+    /// daemon that is away, or that ends before it has answered, as long as for its first byte: a
+    /// restarted daemon is back by then, so no container is refused because of it. A silent daemon
+    /// is asked a second time, because a daemon that ends leaves its last callers without an
+    /// answer.
     ///
     /// # Errors
     /// As [`Self::connect`] and [`Self::call`].
@@ -231,7 +232,7 @@ impl Client {
                 }
                 other => return other,
             };
-            // It had told of progress: this is another absence.
+            // It had reported progress: this is another absence.
             if tried.elapsed() >= FIRST_BYTE_TIMEOUT && started.elapsed() < limit {
                 away_since = Instant::now();
             }
@@ -249,7 +250,7 @@ impl Client {
     /// a progress frame extends the wait, up to `limit` in all.
     ///
     /// # Errors
-    /// Where no answer comes in time, or none that is a message.
+    /// If no answer comes in time, or one that is not a message.
     pub fn call<S: DeserializeOwned>(
         self,
         call: Call,
@@ -300,7 +301,8 @@ impl Client {
             ) {
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
                 Err(Errno::EINTR) => continue,
-                // The daemon may refuse before it has read all: its answer is there to be read.
+                // The daemon may refuse before it has read everything; its answer can still be
+                // read.
                 Err(Errno::EPIPE) => return Ok(()),
                 Err(error) => return Err(lost(error.into(), Instant::now(), &None)),
             }
@@ -366,7 +368,7 @@ fn lost(error: io::Error, started: Instant, doing: &Option<String>) -> ApiError 
 }
 
 fn silent(started: Instant, doing: &Option<String>) -> ApiError {
-    // A wait of 1.9996 s is one of 2 s.
+    // A wait of 1.9996 s is reported as 2 s.
     let seconds = (started.elapsed() + Duration::from_millis(100)).as_secs();
     ApiError::Silent { seconds, doing: doing.clone() }
 }

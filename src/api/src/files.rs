@@ -1,7 +1,7 @@
-//! What daemon and shim tell each other through files below `/run/mpsgate`, all root's.
+//! The files below `/run/mpsgate`, all of root, through which daemon and shim exchange data.
 //!
-//! The shim reads the snapshot only where a spec shows a signal, so that ordinary containers never
-//! depend on it; absent or unreadable means: take every card for managed.
+//! The shim reads the snapshot only if a spec shows a signal, so that ordinary containers never
+//! depend on it. If it is absent or unreadable, every card counts as managed.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 /// Format of both files.
 pub const FILES_FORMAT: u32 = 1;
 
-/// What the shim must know of the node to evaluate a specification; written by the daemon.
+/// The facts of the node that the shim needs to evaluate a specification; the daemon writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSnapshot {
     /// [`FILES_FORMAT`].
     pub format: u32,
     /// Inode of the IPC namespace that the MPS control daemons live in.
     pub ipc_inode: u64,
-    /// What the MPS servers have at `/dev/shm`, by device and inode; absent where there is nothing.
+    /// Device and inode of the MPS servers' `/dev/shm`; absent if there is nothing.
     pub shm: Option<(u64, u64)>,
     /// How they share memory with their clients: a word of [`SharedMemory`].
     pub shared_memory: String,
@@ -36,10 +36,11 @@ pub struct NodeSnapshot {
     /// Prefixes of annotations that name CDI devices, from the NVIDIA toolkit's
     /// `annotation-prefixes`.
     pub annotation_prefixes: Vec<String>,
-    /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`.
+    /// Device nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`,
+    /// `/dev/dxg`.
     pub other_nodes: Vec<DeviceNode>,
-    /// Whether mpsgate's device plugin serves here: a pod's annotations then ask for nothing
-    /// without its token.
+    /// Whether mpsgate's device plugin serves here: a pod's annotations then have no effect without
+    /// its token.
     pub device_plugin: bool,
     /// Whether its cards are shared without MPS.
     pub share: bool,
@@ -49,13 +50,13 @@ impl NodeSnapshot {
     /// Reads the file's bytes.
     ///
     /// # Errors
-    /// Where another version wrote them, or nobody of ours.
+    /// If another version wrote them, or they are not a file of mpsgate.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         format::read(bytes, FILES_FORMAT)
     }
 }
 
-/// What of it a decision looks at.
+/// The part of it that a decision needs.
 impl From<NodeSnapshot> for Node {
     fn from(snapshot: NodeSnapshot) -> Self {
         let mut majors = Majors::default();
@@ -77,9 +78,9 @@ impl From<NodeSnapshot> for Node {
     }
 }
 
-/// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a
-/// process. Written by the shim at `create`, removed by the daemon when the grant ends. Its file's
-/// name is [`mpsgate_model::GrantKey::record_name`].
+/// A grant as it was applied to a container: the hook checks it, and `exec` adds it to a process.
+/// The shim writes it at `create`, the daemon removes it when the grant ends. Its file's name is
+/// [`mpsgate_model::GrantKey::record_name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRecord {
     /// [`FILES_FORMAT`].
@@ -98,7 +99,7 @@ impl ExecRecord {
     /// Reads the file's bytes.
     ///
     /// # Errors
-    /// Where another version wrote them, or nobody of ours.
+    /// If another version wrote them, or they are not a file of mpsgate.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         format::read(bytes, FILES_FORMAT)
     }

@@ -5,17 +5,17 @@ use serde::Serialize;
 /// Largest frame in bytes, in both directions: a status of 400 grants takes a quarter of it.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The length is zero or above [`MAX_FRAME`].
     #[error("a frame of {0} bytes (1 to {MAX_FRAME} are allowed)")]
     Length(usize),
-    /// The content is no message of ours.
+    /// The content is not a message of mpsgate.
     #[error("the frame is no message of mpsgate")]
     Content(#[source] serde_json::Error),
-    /// The content is of a version too far away.
+    /// The content's version is not a neighbour of this one.
     #[error("the frame is of version {0}")]
     Version(u16),
 }
@@ -23,7 +23,7 @@ pub enum FrameError {
 /// A message as the bytes of one frame.
 ///
 /// # Errors
-/// Where it would be larger than [`MAX_FRAME`].
+/// If it would be larger than [`MAX_FRAME`].
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).map_err(FrameError::Content)?;
@@ -39,7 +39,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
 /// The content's length from a frame's first four bytes.
 ///
 /// # Errors
-/// Where it is zero or above [`MAX_FRAME`].
+/// If it is zero or above [`MAX_FRAME`].
 pub fn decode_length(prefix: [u8; 4]) -> Result<usize, FrameError> {
     let length = usize::try_from(u32::from_be_bytes(prefix)).unwrap_or(usize::MAX);
     if length == 0 || length > MAX_FRAME {

@@ -1,4 +1,4 @@
-//! How it stands with kubelet and with the API server, for `status`.
+//! The state of kubelet and the API server, for `status`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,43 +11,44 @@ pub struct ResourceStatus {
     pub registered_ms: Option<u64>,
     /// Devices of the list.
     pub devices: u64,
-    /// Those of them that can be had.
+    /// Those devices that are healthy.
     pub healthy: u64,
-    /// Containers that were given a token since mpsgated started.
+    /// Containers that got a token since mpsgated started.
     pub allocations: u64,
-    /// What is wrong.
+    /// The problem, if there is one.
     pub problem: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }
 
-/// How it stands with the API server of Kubernetes.
+/// The state of the API server of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiServerStatus {
-    /// The node's name there.
+    /// The node's name in the cluster.
     pub node: String,
-    /// Pods that are bound to it, as far as is known.
+    /// Pods that are bound to it, as far as mpsgated knows.
     pub pods: u64,
-    /// Why it is not followed, or not told.
+    /// Why mpsgated cannot follow it, or cannot report to it.
     pub problem: Option<String>,
-    /// What to do about that.
+    /// The remedy.
     pub hint: Option<String>,
-    /// Events that were not written, because too many waited.
+    /// Events that were dropped because too many waited.
     pub events_dropped: u64,
     /// Pods of the node that cannot be read, each with its reason.
     #[serde(default)]
     pub left_out: Vec<String>,
 }
 
-/// How it stands with claims of Dynamic Resource Allocation.
+/// The state of claims of Dynamic Resource Allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimsStatus {
-    /// Since when kubelet knows the driver, in milliseconds since 1970; absent while it does not.
+    /// Since when the driver is registered with kubelet, in milliseconds since 1970; absent if it
+    /// is not.
     pub registered_ms: Option<u64>,
     /// Claims that are prepared for pods of this node.
     pub prepared: u64,
-    /// What is wrong.
+    /// The problem, if there is one.
     pub problem: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The words between the daemon and its callers, and a small blocking client.
+//! The protocol between the daemon and its callers, and a small blocking client.
 //!
 //! One connection carries one [`Call`] and its answer. A frame is a length (four bytes, big endian)
 //! and that many bytes of JSON. The daemon answers with any number of [`Reply::Progress`] frames
@@ -10,12 +10,13 @@
 //! ```
 //!
 //! The socket is root's: the daemon checks its peer's uid, and the client checks the daemon's, so
-//! that nobody who can plant a socket can hand out memory.
+//! that a user who can plant a socket cannot hand out memory.
 
 mod call;
 mod client;
 mod files;
 mod frame;
+mod json;
 mod kubernetes;
 mod message;
 mod status;
@@ -28,6 +29,7 @@ pub use call::{
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
+pub use json::Json;
 pub use kubernetes::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 pub use message::{
     Asking, ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal,

@@ -1,91 +1,90 @@
-//! What goes over the socket: a call with its version, and the answers to it.
+//! The messages on the socket: a call with its version, and its answers.
 
 use std::path::PathBuf;
 
-use mpsgate_model::{Cdi, Code, Grant, Refusal, Subject};
+use mpsgate_model::{Answer, Cdi, Code, Grant, Refusal, Subject};
 use serde::{Deserialize, Serialize};
 
-use crate::{Call, FrameError, GrantStatus, MpsAction, Status};
+use crate::{Call, FrameError, GrantStatus, Json, MpsAction, Status};
 
-/// Version of the messages. A node has two versions at work during an upgrade, so each side
-/// understands its neighbours.
+/// Version of the messages. During an upgrade two versions run on a node, so each side understands
+/// its neighbours.
 pub const VERSION: u16 = 1;
 
-/// Whether this side understands a peer of version `other`: at most one apart.
+/// Whether this side understands a peer of version `other`: the two differ by one at most.
 #[must_use]
 pub fn compatible(other: u16) -> bool {
     other.abs_diff(VERSION) <= 1
 }
 
-/// What every caller sends.
+/// The message of a caller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Envelope {
     /// The caller's [`VERSION`].
     pub version: u16,
-    /// What it wants.
+    /// The call.
     pub call: Call,
 }
 
-/// In place of a [`Status`], for who never asks for it.
+/// In place of a [`Status`], for callers that never ask for it.
 pub type NoStatus = serde::de::IgnoredAny;
 
-/// The daemon's answer. Who never asks for a [`Status`] does without the code that reads one: 50 kB
-/// of each program in a container's start.
+/// The daemon's answer. A caller that never asks for a [`Status`] does without the code that reads
+/// one: 50 kB of each program in a container's start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<S = Status> {
-    /// Not final: what the daemon waits for.
+    /// Progress, not final: what the daemon waits for.
     Progress {
-        /// For people.
+        /// The text, for people.
         doing: String,
     },
-    /// To `reserve`.
+    /// The answer to `reserve`.
     Reserved {
-        /// What was given.
+        /// The grant.
         grant: Box<Grant>,
-        /// What the node's CDI specifications say that the card needs. Not part of the grant: the
-        /// ledger would hold NVIDIA's list of driver files once per container.
+        /// What the node's CDI specifications have for the card. It is not part of the grant,
+        /// because the ledger would then hold NVIDIA's list of driver files once per container.
         cdi: Box<Cdi>,
     },
-    /// To an `mps` that was not confirmed. Nothing was done.
+    /// The answer to an `mps` that was not confirmed. Nothing was done.
     WouldEnd {
-        /// A [`WouldEnd`] as JSON: the shim reads replies, too, and would carry the code for a list
-        /// that it never sees.
-        list: String,
+        /// As text: the shim decodes replies, too, and would carry the code for a list that it
+        /// never sees.
+        list: Json<WouldEnd>,
     },
-    /// To `qualify`'s `begin`.
+    /// The answer to `qualify`'s `begin`.
     Asking {
-        /// An [`Asking`] as JSON, for the same reason.
-        asking: String,
+        /// As text, for the same reason.
+        asking: Json<Asking>,
     },
-    /// To `qualify`'s `answer`.
+    /// The answer to `qualify`'s `answer`.
     Answered {
-        /// An [`Answer`](mpsgate_model::Answer) as JSON: the one that was sent, or what is left of
-        /// it where it does not count.
-        answer: String,
+        /// The answer that was sent, or what is left of it if it does not count.
+        answer: Json<Answer>,
     },
-    /// To `reload`: one line for each setting that changed; none where nothing did.
+    /// The answer to `reload`: one line for each setting that changed; none if nothing did.
     Reloaded {
-        /// What was taken, and what waits for what.
+        /// The settings that apply now, and those that wait, each with what it waits for.
         lines: Vec<String>,
     },
-    /// To `resize`.
+    /// The answer to `resize`.
     Resized {
-        /// What the container has now, and what that means for its processes.
+        /// The container's memory now, and what that means for its processes.
         lines: Vec<String>,
     },
-    /// To every other call that was carried out.
+    /// The answer to every other call that was carried out.
     Done {
-        /// What changed, for people; empty where nothing did.
+        /// What changed, for people; empty if nothing did.
         text: String,
     },
-    /// To `status`.
+    /// The answer to `status`.
     Status(Box<S>),
-    /// A refusal, in any place.
+    /// A refusal, as an answer to any call.
     Refused(WireRefusal),
-    /// The caller's version is too far away.
+    /// The caller's version is not a neighbour of the daemon's.
     Version {
-        /// The daemon's.
+        /// The daemon's version.
         daemon: u16,
     },
 }
@@ -97,7 +96,7 @@ pub struct WireRefusal {
     pub code: String,
     /// One sentence.
     pub sentence: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -124,23 +123,23 @@ impl From<WireRefusal> for Refusal {
     }
 }
 
-/// A card that is kept for those who ask it.
+/// A card that is kept for questions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Asking {
-    /// How the ids of the containers have to begin.
+    /// The prefix of the containers' ids.
     pub id: String,
-    /// Of what it is asked.
+    /// What the answers will be about.
     pub subject: Subject,
     /// The card's index.
     pub card_index: u32,
-    /// Where the control program lies.
+    /// The path of the control program.
     pub control: PathBuf,
 }
 
-/// Who dies with a card's MPS.
+/// The processes that would end with a card's MPS.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WouldEnd {
-    /// What was asked for.
+    /// The action of the call.
     pub action: MpsAction,
     /// The card's UUID.
     pub card: String,
@@ -150,16 +149,16 @@ pub struct WouldEnd {
     pub grants: Vec<GrantStatus>,
     /// Its MPS servers and their clients, as the control daemon names them.
     pub servers: Vec<ServerClients>,
-    /// Why servers and clients could not be listed, where they could not: there may be more.
+    /// Why servers and clients could not be listed, if they could not: there may be more.
     pub unknown: Option<String>,
 }
 
-/// One MPS server and who uses it.
+/// One MPS server and its clients.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServerClients {
     /// Its pid.
     pub pid: u32,
-    /// Whose clients it serves.
+    /// The uid of its clients.
     pub uid: Option<u32>,
     /// Its clients.
     pub clients: Vec<ClientProcess>,
@@ -168,19 +167,20 @@ pub struct ServerClients {
 /// One CUDA process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientProcess {
-    /// Its pid, as the host counts.
+    /// Its pid in the host's pid namespace.
     pub pid: u32,
-    /// The container or plain process whose grant it uses, by its name; `None` where it is of
-    /// nobody with a grant on the card.
+    /// The container or plain process whose grant it uses, by its name; `None` if it belongs to
+    /// none with a grant on the card.
     pub container_id: Option<String>,
     /// Its command line, cut short.
     pub command: String,
 }
 
-/// Reads an envelope; the version first, so that a far one is told from garbage.
+/// Parses an envelope, the version first, so that another version and garbage are different errors.
 ///
 /// # Errors
-/// [`FrameError::Version`] for a version too far away, another one for what is no envelope.
+/// [`FrameError::Version`] for a version that is no neighbour, another error for bytes that are not
+/// an envelope.
 pub fn parse_envelope(bytes: &[u8]) -> Result<Envelope, FrameError> {
     #[derive(Deserialize)]
     struct Version {

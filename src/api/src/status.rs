@@ -1,4 +1,4 @@
-//! What the daemon tells of itself, its cards and their grants.
+//! The daemon's report about itself, its cards and their grants.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ use crate::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 pub struct Status {
     /// The daemon's version.
     pub version: String,
-    /// NVML is the simulation: no GPU is behind what follows.
+    /// Whether NVML is the simulation: then no GPU is behind what follows.
     pub simulated: bool,
-    /// The driver's version, where NVML answers.
+    /// The driver's version, if NVML answers.
     pub driver: Option<String>,
     /// Why NVML does not answer.
     pub nvml_error: Option<String>,
@@ -29,73 +29,73 @@ pub struct Status {
     pub grants: Vec<GrantStatus>,
     /// Refused containers since the daemon started, by code.
     pub refusals: BTreeMap<String, u64>,
-    /// Containers that were started since then, stripped of what has this code or let through with
-    /// it by the settings.
+    /// Containers that the settings let start since the daemon started, by the code of what was
+    /// stripped or let through.
     pub notes: BTreeMap<String, u64>,
-    /// CUDA clients whose GPU work was ended before their container was killed, since then.
+    /// CUDA clients whose GPU work the daemon ended before their container was killed, since it
+    /// started.
     pub clients_terminated: u64,
-    /// Containers with a grant that were killed without, because their card's MPS was busy or not
-    /// healthy.
+    /// Containers with a grant that were killed without that, because their card's MPS was busy or
+    /// not healthy.
     pub kills_unprepared: u64,
     /// What the daemon did to containers and processes, or would have done, since it started; the
     /// latest [`ACTIONS_KEPT`], oldest first.
     pub actions: Vec<Action>,
-    /// Address at which the metrics are to be served; absent where they are off.
+    /// Address at which the metrics are to be served; absent if they are off.
     pub metrics_listen: Option<String>,
     /// Why they are not served there.
     pub metrics_error: Option<String>,
-    /// What the device plugin has to do with kubelet; empty where it does not serve.
+    /// The resources that the device plugin serves to kubelet; empty if it does not serve.
     pub device_plugin: Vec<ResourceStatus>,
-    /// How it stands with claims; absent where they are not served.
+    /// The state of claims; absent if they are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<ClaimsStatus>,
-    /// What does not fit between Slurm and the cards, a sentence each; absent where jobs get no
-    /// grants.
+    /// Where Slurm and the cards do not fit, a sentence each; absent if jobs get no grants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm: Option<Vec<String>>,
-    /// How it stands with the API server; `None` where the settings name none.
+    /// The state of the API server; `None` if the settings name none.
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.
     pub schedule: OneOf<Word>,
-    /// Settings that stand in the place of what cards have answered, a line each.
+    /// Settings that take the place of cards' answers, a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<String>,
-    /// What is wanted instead: one of these, or `off` where the cards that the settings name are
-    /// another system's.
+    /// The sharing mode that is wanted instead, or `off` if the cards that the settings name belong
+    /// to another system.
     pub schedule_wanted: Option<OneOf<Word>>,
-    /// Containers that have to end before another schedule holds.
+    /// Containers that have to end before the sharing mode changes.
     pub schedule_waits_for: Vec<String>,
 }
 
-/// How many [`Action`]s a daemon remembers.
+/// The number of [`Action`]s that a daemon remembers.
 pub const ACTIONS_KEPT: usize = 64;
 
-/// The answer to who ended this container, and why.
+/// A record of who ended this container, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The container or plain process, by its name; absent where it was about a process without a
-    /// grant.
+    /// The container or plain process, by its name; absent if the action was about a process
+    /// without a grant.
     pub container_id: Option<String>,
     /// The card's UUID.
     pub card: String,
     /// The card's index.
     pub card_index: u32,
-    /// What was done.
+    /// The action.
     pub what: OneOf<Done>,
     /// One sentence.
     pub why: String,
 }
 
-/// What an [`Action`] was.
+/// The kind of an [`Action`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     /// The container was ended.
     Killed,
-    /// It was said, and nothing else was done.
+    /// It was only reported.
     Reported,
-    /// It was to be ended, and lives.
+    /// The container was to be ended, but still runs.
     Failed,
 }
 
@@ -122,39 +122,38 @@ pub struct CardStatus {
     pub granted_mib: u64,
     /// Promised to pods that do not run now.
     pub promised_mib: u64,
-    /// Left.
+    /// The memory that is left, in MiB.
     pub free_mib: u64,
     /// Used on the device (device view).
     pub used_mib: Option<u64>,
     /// NVML's compute mode.
     pub compute_mode: OneOf<ComputeMode>,
-    /// Grants and reservations on it, and the most that its MPS server takes.
+    /// The number of its grants and reservations.
     pub clients: u32,
-    /// See `clients`.
+    /// The most that its MPS server takes.
     pub max_clients: u32,
-    /// How it is, or a sentence: why nothing can be granted.
+    /// Its state, or a sentence: why nothing can be granted.
     pub state: OneOf<CardState>,
-    /// What to do where the state is a sentence.
+    /// The remedy, if the state is a sentence.
     pub hint: Option<String>,
     /// The MPS control daemon (server view); absent on unmanaged cards.
     pub mps: Option<MpsStatus>,
-    /// What became of clients at its containers' doors; absent where it has no gate.
+    /// Counts of the clients at its containers' doors; absent if it has no gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateStatus>,
-    /// What the memory in use on a managed card is made of (device view), as last looked at; absent
-    /// where NVML does not tell all of it.
+    /// The parts of the memory in use on a managed card (device view), as last read; absent if NVML
+    /// does not report all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<CardMemory>,
-    /// Why the memory of its processes is not seen, so that no container's sum can be held to its
-    /// grant.
+    /// Why the memory of its processes is not seen, so that the watchdog cannot enforce a grant.
     pub unwatched: Option<String>,
-    /// Why the driver does not hold the cgroups of its containers to their grants, and what would
+    /// Why the driver does not limit the cgroups of its containers to their grants, and what would
     /// help.
     pub unlimited: Option<String>,
-    /// What `mpsgate qualify` has shown of it; absent where it was never asked.
+    /// What `mpsgate qualify` has shown of it; absent if it was never asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qualification: Option<Qualification>,
-    /// What does not hold on it, by these answers.
+    /// What it does not guarantee, by these answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
     /// Why it should be asked (again).
@@ -162,14 +161,14 @@ pub struct CardStatus {
     pub qualify: Option<String>,
 }
 
-/// A card's state where one word says it.
+/// A card's state, if one word describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardState {
     /// It takes grants.
     Ready,
     /// It is not handed to mpsgate.
     Unmanaged,
-    /// Its control daemon is being started for the first time.
+    /// Its control daemon is starting for the first time.
     Starting,
     /// It is being asked what holds on it.
     Qualifying,
@@ -179,27 +178,27 @@ words!(CardState:
     Ready = "ready", Unmanaged = "unmanaged", Starting = "starting", Qualifying = "qualifying",
 );
 
-/// What the memory in use on a card is made of: in bytes, and over a day in KiB × ms.
-/// `containers + servers + others + nobody` is `used + counted_twice`.
+/// The parts of the memory in use on a card: in bytes, and over a day in KiB × ms. `containers +
+/// servers + others + nobody` is `used + counted_twice`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardMemory {
-    /// All of it.
+    /// All memory in use.
     pub used: u64,
-    /// Of processes of containers with a grant on the card.
+    /// Memory of processes of containers with a grant on the card.
     pub containers: u64,
-    /// Of its MPS servers.
+    /// Memory of its MPS servers.
     pub servers: u64,
-    /// Of processes in no container with a grant.
+    /// Memory of processes in no container with a grant.
     pub others: u64,
-    /// Of no process that NVML lists, or of one that has ended and that nobody can name.
+    /// Memory of no process that NVML lists, or of one that has ended and cannot be named.
     pub nobody: u64,
-    /// By how much the processes' memory is more than what is in use: memory that one imports from
-    /// another stands with both.
+    /// By how much the processes' memory exceeds the memory in use: memory that a process imports
+    /// from another counts for both.
     pub counted_twice: u64,
 }
 
 impl CardMemory {
-    /// The parts, by whose they are.
+    /// The parts, by owner.
     #[must_use]
     pub fn by_owner(&self) -> [(&'static str, u64); 4] {
         [
@@ -214,24 +213,24 @@ impl CardMemory {
 /// One card's MPS control daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MpsStatus {
-    /// How it is.
+    /// Its state.
     pub state: OneOf<ControlState>,
     /// Its pid.
     pub pid: Option<u32>,
     /// Default limit of a client, as set and read back.
     pub default_limit_mib: Option<u64>,
-    /// Its servers: none before the first client, and none where the GPU is simulated.
+    /// Its servers: none before the first client, and none if the GPU is simulated.
     pub servers: Vec<ServerStatus>,
 }
 
-/// How a control daemon is.
+/// The state of a control daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlState {
-    /// It is started anew.
+    /// It is being started anew.
     Starting,
     /// It answers, and no server is at fault.
     Running,
-    /// There is none.
+    /// No control daemon runs.
     Dead,
     /// It lives and does not answer.
     Wedged,
@@ -243,14 +242,14 @@ words!(ControlState:
     Starting = "starting", Running = "running", Dead = "dead", Wedged = "wedged", Fault = "fault",
 );
 
-/// What became of the clients at a card's doors since its gate began, as it said last.
+/// Counts of the clients at a card's doors since its gate began, as the gate reported last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateStatus {
-    /// Handed over to their server.
+    /// Clients that were handed over to their server.
     pub handed_over: u64,
-    /// That wait now.
+    /// Clients that wait now.
     pub waiting: u64,
-    /// Ended, by reason.
+    /// Clients that were ended, by reason.
     pub ended: BTreeMap<String, u64>,
 }
 
@@ -271,16 +270,16 @@ impl fmt::Display for GateStatus {
 pub struct ServerStatus {
     /// Its pid.
     pub pid: u32,
-    /// Whose clients it serves.
+    /// The uid of its clients.
     pub uid: Option<u32>,
-    /// As the control daemon reports it; the one of 535 cannot.
+    /// Its state, as the control daemon reports it; that of 535 cannot.
     pub status: Option<OneOf<ServerState>>,
 }
 
-/// How an MPS server is.
+/// The state of an MPS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerState {
-    /// Contexts are being made.
+    /// It is making contexts.
     Initializing,
     /// It takes clients.
     Active,
@@ -290,19 +289,19 @@ pub enum ServerState {
 
 words!(ServerState: Initializing = "INITIALIZING", Active = "ACTIVE", Fault = "FAULT");
 
-/// One reservation or grant, on one card: a container that has several is there once for each.
+/// One reservation or grant, on one card. A container with several cards has one for each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantStatus {
-    /// How it is shown and taken: the container's id, or of a plain process whose it is and its
-    /// name, `alice/train`.
+    /// The name by which people see and type it: the container's id, or the user and the name of a
+    /// plain process, `alice/train`.
     pub container_id: String,
     /// The runtime's root.
     pub runtime_root: String,
     /// The instance of the container.
     pub instance: String,
-    /// How it is.
+    /// Its state.
     pub state: OneOf<GrantState>,
-    /// What to do where it is broken.
+    /// The remedy, if it is broken.
     pub hint: Option<String>,
     /// The card's UUID.
     pub card: String,
@@ -318,16 +317,15 @@ pub struct GrantStatus {
     pub pid: u32,
     /// Its cgroup.
     pub cgroup: Option<String>,
-    /// What its processes use on the card in sum (device view); absent where that is not seen.
+    /// The memory of its processes on the card in sum (device view); absent if that is not seen.
     pub used_mib: Option<u64>,
-    /// The worst case: what a process of it gets that unsets its own limit and is taken for a
-    /// neighbour's. The card's largest live grant; absent where the control daemon has told of no
-    /// limit.
+    /// The worst case: the memory that a process of it gets if it unsets its own limit and is taken
+    /// for a neighbour's. This is the card's largest live grant; absent if the control daemon has
+    /// reported no limit.
     pub cap_mib: Option<u64>,
-    /// How firmly the limit holds.
+    /// The guarantee level.
     pub guarantee: OneOf<Guarantee>,
-    /// What shows that it holds so firmly; empty where nothing is promised. An older daemon tells
-    /// nothing.
+    /// What proves that level; empty if nothing is promised, or from an older daemon.
     #[serde(default)]
     pub proof: String,
     /// When it was reserved.
@@ -336,14 +334,14 @@ pub struct GrantStatus {
     pub broken_ms: Option<u64>,
 }
 
-/// How a grant is.
+/// The state of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantState {
     /// Its container is being made.
     Reserved,
     /// Its container runs.
     Active,
-    /// Its container runs, without the card since its control daemon died.
+    /// Its container runs, but has lost the card, because its control daemon died.
     Broken,
 }
 

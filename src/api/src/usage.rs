@@ -1,4 +1,4 @@
-//! What was granted and used of a node's GPU memory over time: a file for each day, which the
+//! The GPU memory of a node that was granted and used over time: a file for each day, which the
 //! daemon writes and `mpsgate usage` reads.
 //!
 //! Amounts are integrals: KiB × milliseconds, whole numbers, so that sums of days, containers and
@@ -35,11 +35,11 @@ pub struct UsageDay {
 pub struct CardUsage {
     /// NVML's index, as last seen.
     pub index: u32,
-    /// How long it was looked at.
+    /// How long the watchdog looked.
     pub looked_ms: u64,
-    /// How long NVML told what its memory was made of.
+    /// How long NVML reported the parts of its memory.
     pub told_ms: u64,
-    /// What it was made of meanwhile, in KiB × ms.
+    /// The parts of its memory during that time, in KiB × ms.
     pub memory: CardMemory,
 }
 
@@ -49,28 +49,28 @@ pub struct CardUsage {
 pub struct GrantUsage {
     /// The container or plain process, by its name; `(more)` for all beyond [`MOST_GRANTS`].
     pub container_id: String,
-    /// Its pod, where kubelet has handed the memory out.
+    /// Its pod, if kubelet handed the memory out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodContainer>,
     /// The card's UUID.
     pub card: String,
     /// Host uid of its CUDA processes.
     pub uid: u32,
-    /// How long it was looked at.
+    /// How long the watchdog looked.
     pub looked_ms: u64,
-    /// How long NVML told what it used.
+    /// How long NVML reported its memory.
     pub told_ms: u64,
     /// Granted, in KiB × ms.
     pub granted: u64,
-    /// Used while that was told, in KiB × ms.
+    /// Used while NVML reported it, in KiB × ms.
     pub used: u64,
 }
 
-/// Grants of a day that have a row of their own.
+/// The most grants of a day that have a row of their own.
 pub const MOST_GRANTS: usize = 20_000;
 
 impl UsageDay {
-    /// A day of which nothing is known yet.
+    /// A day without any record yet.
     #[must_use]
     pub fn new(day: String) -> Self {
         Self { format: USAGE_FORMAT, day, cards: BTreeMap::new(), grants: BTreeMap::new() }
@@ -85,7 +85,7 @@ impl UsageDay {
     /// Reads a file's bytes.
     ///
     /// # Errors
-    /// Where another version wrote them, or nobody of ours.
+    /// If another version wrote them, or they are not a file of mpsgate.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         format::read(bytes, USAGE_FORMAT)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use mpsgate_config::paths;
-use mpsgate_model::{ContainerId, GpuSelector, GpuUuid, Mib, QuantityError};
+use mpsgate_model::{ContainerId, GpuSelector, GpuUuid, Mib, QuantityError, likely_quantity};
 
 mod configure;
 mod mps;
@@ -649,7 +649,10 @@ fn day(text: &str) -> Result<String, String> {
 fn memory(text: &str) -> Result<Mib, String> {
     Mib::parse_quantity(text).map_err(|error| match error {
         QuantityError::NoUnit => format!("{error}: write {text}Gi or {text}Mi"),
-        other => other.to_string(),
+        other => match likely_quantity(text) {
+            Some(meant) => format!("{other}: write {meant}"),
+            None => other.to_string(),
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! `mpsgate doctor`: looks at everything that a grant needs, and says what to do.
 //!
 //! ```text
-//! gather (files, NVML, daemon, programs) ─► Facts ─► checks (pure) ─► Finding ─► report ─► bundle
+//! Node (settings, NVML, mpsgated) ─► each check: gather ─► judge (pure) ─► report ─► bundle
 //! ```
 //!
 //! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot
@@ -10,9 +10,9 @@
 mod bundle;
 mod checks;
 mod elf;
-mod facts;
-mod gather;
+mod node;
 mod report;
+mod trouble;
 
 use mpsgate_edge::{ExitCode, print};
 
@@ -23,9 +23,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {
         bundle::check_target(target)?;
     }
-    let facts = gather::gather(&args.root);
-    let findings = checks::all(&facts);
-    let simulated = facts.is_simulated();
+    let node = node::Node::gather(&args.root);
+    let findings = checks::all(&node);
+    let simulated = node.is_simulated();
     let text = match args.output {
         Output::Text => report::render_text(&findings, simulated, print::coloured()),
         Output::Json => report::render_json(&findings, simulated)?,
@@ -45,11 +45,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 /// program of 64 bits. Door for `tests/fuzz`.
 pub(crate) fn is_static(program: &[u8]) -> Option<bool> {
     match elf::linking(program) {
-        facts::Linking::Static | facts::Linking::StaticGlibc => Some(true),
-        facts::Linking::Dynamic => Some(false),
-        facts::Linking::NotElf64 => None,
+        elf::Linking::Static | elf::Linking::StaticGlibc => Some(true),
+        elf::Linking::Dynamic => Some(false),
+        elf::Linking::NotElf64 => None,
     }
 }
-
-#[cfg(test)]
-mod tests;

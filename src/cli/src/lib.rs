@@ -13,10 +13,10 @@
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► usage ─► mpsgated's files of each day
-//!      ├► doctor: gather ─► Facts ─► checks ─► report
+//!      ├► doctor: each check: gather ─► judge ─► report
 //!      ├► run ─► mpsgated, and then the command itself
 //!      ├► slurm ─► mpsgated, and what slurmd reads
-//!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
+//!      ├► run-probe, qualify ─► cuda_client ─► mpsgate-runtime   (containers for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
 
@@ -24,7 +24,7 @@ mod args;
 mod cards;
 mod completions;
 mod configure;
-mod container;
+mod cuda_client;
 mod daemon;
 mod doctor;
 mod error;

@@ -6,7 +6,7 @@ mod preflight;
 
 use std::fmt::Write as _;
 
-use mpsgate_api::{ApiError, Call, FrameError, Mps, MpsAction, Reply, WouldEnd};
+use mpsgate_api::{ApiError, Call, FrameError, Json, Mps, MpsAction, Reply, WouldEnd};
 use mpsgate_edge::{EdgeError, ExitCode, print};
 use serde::Serialize;
 
@@ -48,8 +48,8 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
     }
 }
 
-fn parse(list: &str) -> Result<WouldEnd, CliError> {
-    serde_json::from_str(list).map_err(|error| ApiError::Garbage(FrameError::Content(error)).into())
+fn parse(list: &Json<WouldEnd>) -> Result<WouldEnd, CliError> {
+    list.read().map_err(|error| ApiError::Garbage(FrameError::Content(error)).into())
 }
 
 fn render_json(list: &WouldEnd) -> Result<String, EdgeError> {

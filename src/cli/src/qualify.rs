@@ -6,7 +6,6 @@
 //!    └── writes them, and draws the conclusions ◄─────────────────────────────────────────────────┘
 //! ```
 
-mod client;
 mod from_pod;
 mod questions;
 mod report;
@@ -15,20 +14,22 @@ use std::cell::Cell;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use mpsgate_api::{ApiError, Asking, Call, CardStatus, Qualify, Reply};
+use mpsgate_api::{ApiError, Asking, Call, CardStatus, Json, Qualify, Reply};
 use mpsgate_edge::{ExitCode, print};
 use mpsgate_model::{Answer, Question};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::questions::{ALL, Asker, FULL};
 use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
+use crate::cuda_client::{self, Runtime};
 use crate::error::RunProbeError;
 use crate::{CliError, daemon};
 
+/// Where its containers are kept: nobody else's, so that what is found there at the beginning is
+/// left over, and that mpsgated knows them by it.
+const ROOT: &str = mpsgate_config::paths::QUALIFY_ROOT;
 /// Held by who asks.
 const LOCK: &str = "/run/mpsgate/qualify.lock";
 
@@ -93,15 +94,13 @@ fn ask_due(how: &AskArgs, socket: &Path) -> Result<ExitCode, CliError> {
 
 /// Asks a card everything, and has mpsgated keep what it answered.
 fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>), CliError> {
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
-    }
+    let ended = cuda_client::signals()?;
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     // Whether there is an mpsgated, and whether it may be asked, it says best.
     daemon::status(socket)?;
     let _alone = alone()?;
-    client::remove_leftovers(&how.program);
+    let runtime = Runtime { program: &how.program, root: ROOT, ended: &ended };
+    runtime.remove_leftovers();
     let asking = begin(gpu, socket)?;
     let limit = if how.full { ALL + FULL } else { ALL };
     print::progress(&format!(
@@ -113,10 +112,10 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
         asking: &asking,
         socket,
         own: &own,
-        runtime: &how.program,
+        runtime,
         library: &how.library,
-        ended: &ended,
         until: Instant::now() + limit,
+        deadline: Instant::now() + limit,
         containers: Cell::new(0),
         attached: None,
     };
@@ -150,12 +149,9 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
 
 /// What mpsgated says of an answer: it has seen the card meanwhile.
 fn counted(asking: &Asking, answer: &Answer, socket: &Path) -> Result<Answer, CliError> {
-    let answer = serde_json::to_string(answer).map_err(|_| ApiError::Unexpected)?;
-    let call = Call::Qualify(Qualify::Answer { id: asking.id.clone(), answer });
-    match daemon::ask(socket, call)? {
-        Reply::Answered { answer } => {
-            serde_json::from_str(&answer).map_err(|_| ApiError::Unexpected.into())
-        }
+    let (id, answer) = (asking.id.clone(), Json::of(answer));
+    match daemon::ask(socket, Call::Qualify(Qualify::Answer { id, answer }))? {
+        Reply::Answered { answer } => answer.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
 }
@@ -175,9 +171,7 @@ fn alone() -> Result<File, RunProbeError> {
 fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
     let call = Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() });
     match daemon::ask(socket, call)? {
-        Reply::Asking { asking } => {
-            serde_json::from_str(&asking).map_err(|_| ApiError::Unexpected.into())
-        }
+        Reply::Asking { asking } => asking.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
 }

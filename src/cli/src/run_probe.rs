@@ -4,30 +4,18 @@
 //! read-only, and goes through mpsgate-runtime as every other does. What it left is taken away,
 //! whatever happens.
 
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use mpsgate_edge::{ExitCode, print};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::CliError;
 use crate::args::{Output, RunProbeArgs};
-use crate::container::{Bundle, Container, Runs};
+use crate::cuda_client::{self, Bundle, Container, Runs, Runtime};
 use crate::error::RunProbeError;
 
 /// Where runc keeps its containers when nobody says otherwise.
 const ROOT: &str = "/run/runc";
-/// Between two looks at the container and at signals.
-const POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
-    }
+    let ended = cuda_client::signals()?;
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let output: &[&str] = if args.output == Output::Json { &["-o", "json"] } else { &[] };
     let probe = Container {
@@ -43,52 +31,17 @@ pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
         "a container with {} of GPU memory allocates what it can",
         args.memory
     ));
+    let runtime = Runtime { program: &args.program, root: ROOT, ended: &ended };
+    let failed = |source| RunProbeError::Start { program: args.program.clone(), source };
     let id = format!("mpsgate-probe-{}", std::process::id());
-    let mut runtime =
-        start(&args.program, &["run", "--bundle", &bundle.path().to_string_lossy(), &id])?;
-    let status = wait(&mut runtime, &args.program, &id, &ended)?;
+    let mut client = runtime.start(id, bundle, None).map_err(failed)?;
+    let status = client.ended().map_err(failed)?.ok_or(RunProbeError::Ended)?;
     Ok(match status.code() {
         Some(0) => ExitCode::Done,
         Some(1) => ExitCode::No,
         Some(code) if code == ExitCode::Unavailable as i32 => ExitCode::Unavailable,
         _ => ExitCode::Failed,
     })
-}
-
-fn start(program: &Path, arguments: &[&str]) -> Result<Child, RunProbeError> {
-    let started = Command::new(program)
-        .args(["--root", ROOT])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .spawn();
-    started.map_err(|source| RunProbeError::Start { program: program.to_owned(), source })
-}
-
-/// Until the container has ended. A signal to us would not reach it: as the first of its PID
-/// namespace it takes none but SIGKILL.
-fn wait(
-    runtime: &mut Child,
-    program: &Path,
-    id: &str,
-    ended: &AtomicBool,
-) -> Result<ExitStatus, RunProbeError> {
-    let failed = |source| RunProbeError::Start { program: program.to_owned(), source };
-    loop {
-        if let Some(status) = runtime.try_wait().map_err(failed)? {
-            return Ok(status);
-        }
-        if ended.load(Ordering::Relaxed) {
-            // It may not have come so far, or be gone already.
-            let _ = start(program, &["delete", "--force", id])?.wait();
-            let _ = runtime.kill();
-            let _ = runtime.wait();
-            let _ = start(program, &["delete", "--force", id])?.wait();
-            return Err(RunProbeError::Ended);
-        }
-        std::thread::sleep(POLL);
-    }
 }
 
 #[cfg(test)]

@@ -474,4 +474,4 @@ pub(crate) fn age(ms: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use mpsgate_api::{CardUsage, GrantUsage, UsageDay};
+use mpsgate_api::{CardMemory, CardUsage, UsageDay};
 use mpsgate_edge::{ExitCode, print};
 use mpsgate_model::printable::plain;
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::CliError;
 use crate::args::{UsageArgs, UsageBy, UsageOutput};
@@ -17,42 +18,78 @@ use crate::status::short_id;
 
 /// Version of the JSON document, as in `mpsgate status`.
 const SCHEMA: u32 = 1;
-/// KiB times milliseconds in a GiB times a second, and times an hour.
+/// KiB times milliseconds in a GiB times a second.
 const GIB_SECOND: f64 = 1_048_576_000.0;
-const GIB_HOUR: f64 = GIB_SECOND * 3600.0;
+const HOUR: f64 = 3600.0;
 
-/// Some of a node's grants, added up.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// A number that is added up.
 struct Sum {
-    granted_gib_seconds: f64,
-    /// As far as NVML told it.
-    used_gib_seconds: f64,
-    /// How long it had a grant, in sum of its grants.
-    seconds: f64,
-    /// How much of that NVML told nothing of.
-    untold_seconds: f64,
+    /// In JSON and CSV, where it counts seconds.
+    name: &'static str,
+    /// What makes one of it, and what its hours are called in a table.
+    unit: (f64, &'static str),
+    table: Table,
 }
 
-/// A card's memory, added up; the parts are those of `CardMemory`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-struct CardSum {
-    used_gib_seconds: f64,
-    containers_gib_seconds: f64,
-    servers_gib_seconds: f64,
-    others_gib_seconds: f64,
-    nobody_gib_seconds: f64,
-    counted_twice_gib_seconds: f64,
-    seconds: f64,
-    untold_seconds: f64,
+/// Where a table shows a sum, in hours.
+enum Table {
+    Column(&'static str),
+    /// The sum of all rows, between these texts, unless it is 0.
+    Below(&'static str, &'static str),
+    Nowhere,
+}
+
+/// The columns: names, of which so many are before the sums in a table, and sums.
+struct Form {
+    names: &'static [&'static str],
+    before: usize,
+    sums: &'static [Sum],
+}
+
+/// Sums by the index of their card, which is 0 where the rows are no cards, and by their names.
+type Rows = BTreeMap<(u32, Vec<String>), Vec<u128>>;
+
+const GRANTS: &[Sum] = &[
+    memory("granted_gib_seconds", Table::Column(">GRANTED")),
+    // As far as NVML told it.
+    memory("used_gib_seconds", Table::Column(">USED")),
+    // How long it had a grant, in sum of its grants.
+    time("seconds", Table::Column(">HOURS")),
+    // How much of that NVML told nothing of.
+    time(
+        "untold_seconds",
+        Table::Below("USED is without ", " hours in which NVML did not tell what was used"),
+    ),
+];
+
+/// The parts are those of `CardMemory`.
+const CARDS: &[Sum] = &[
+    memory("used_gib_seconds", Table::Column(">USED")),
+    memory("containers_gib_seconds", Table::Column(">CONTAINERS")),
+    memory("servers_gib_seconds", Table::Column(">SERVERS")),
+    memory("others_gib_seconds", Table::Column(">OTHERS")),
+    memory("nobody_gib_seconds", Table::Column(">NOBODY")),
+    memory(
+        "counted_twice_gib_seconds",
+        Table::Below(
+            "",
+            " GiB-hours stand with two processes each: one imported them from the other",
+        ),
+    ),
+    time("seconds", Table::Column(">HOURS")),
+    time("untold_seconds", Table::Nowhere),
+];
+
+const fn memory(name: &'static str, table: Table) -> Sum {
+    Sum { name, unit: (GIB_SECOND, "GiB-hours"), table }
+}
+
+const fn time(name: &'static str, table: Table) -> Sum {
+    Sum { name, unit: (1000.0, ""), table }
 }
 
 pub(crate) fn run(args: &UsageArgs) -> Result<ExitCode, CliError> {
-    let days = days(args)?;
-    let text = match args.by {
-        UsageBy::Gpu => by_card(&days, args.output)?,
-        by => by_grant(&days, by, args.output)?,
-    };
-    print::answer(&text)?;
+    print::answer(&answer(&days(args)?, args.by, args.output)?)?;
     Ok(ExitCode::Done)
 }
 
@@ -84,218 +121,140 @@ fn load(path: &Path) -> Result<UsageDay, UsageError> {
     UsageDay::parse(&bytes).map_err(|source| UsageError::Content { path: path.to_owned(), source })
 }
 
-/// Whole numbers are added up; only the sums become floats.
-#[expect(clippy::cast_precision_loss, reason = "a day has 1.7e16 at most, a float 9e15 exactly")]
-fn scaled(kib_ms: u128, unit: f64) -> f64 {
-    kib_ms as f64 / unit
-}
-
-fn seconds(ms: u128) -> f64 {
-    scaled(ms, 1000.0)
-}
-
-fn by_grant(days: &[UsageDay], by: UsageBy, output: UsageOutput) -> Result<String, CliError> {
-    let key = |grant: &GrantUsage| -> [String; 3] {
-        let pod = |of: fn(&mpsgate_model::PodContainer) -> &String| {
-            grant.pod.as_ref().map(|pod| plain(of(pod))).unwrap_or_default()
-        };
-        let (namespace, name) = (pod(|pod| &pod.namespace), pod(|pod| &pod.pod));
-        match by {
-            UsageBy::Container => [namespace, name, plain(&grant.container_id)],
-            UsageBy::Pod => [namespace, name, String::new()],
-            UsageBy::Namespace => [namespace, String::new(), String::new()],
-            UsageBy::User => [grant.uid.to_string(), String::new(), String::new()],
-            UsageBy::Gpu => [plain(&grant.card), String::new(), String::new()],
-        }
-    };
-    let mut sums: BTreeMap<[String; 3], [u128; 4]> = BTreeMap::new();
-    for grant in days.iter().flat_map(|day| day.grants.values()) {
-        let sum = sums.entry(key(grant)).or_default();
-        let untold = grant.looked_ms.saturating_sub(grant.told_ms);
-        for (sum, part) in sum.iter_mut().zip([grant.granted, grant.used, grant.looked_ms, untold])
-        {
-            *sum += u128::from(part);
-        }
-    }
-    let names: &[&'static str] = match by {
+fn answer(days: &[UsageDay], by: UsageBy, output: UsageOutput) -> Result<String, CliError> {
+    let names: &[&str] = match by {
         UsageBy::Container => &["NAMESPACE", "POD", "CONTAINER"],
         UsageBy::Pod => &["NAMESPACE", "POD"],
         UsageBy::Namespace => &["NAMESPACE"],
         UsageBy::User => &["UID"],
-        UsageBy::Gpu => &["GPU"],
+        UsageBy::Gpu => &["GPU", "UUID"],
     };
-    let sum = |[granted, used, looked, untold]: [u128; 4]| Sum {
-        granted_gib_seconds: scaled(granted, GIB_SECOND),
-        used_gib_seconds: scaled(used, GIB_SECOND),
-        seconds: seconds(looked),
-        untold_seconds: seconds(untold),
+    let (form, rows) = match by {
+        UsageBy::Gpu => (Form { names, before: 1, sums: CARDS }, of_cards(days)),
+        _ => (Form { names, before: names.len(), sums: GRANTS }, of_grants(days, by, names.len())),
     };
     match output {
-        UsageOutput::Json => {
-            #[derive(Serialize)]
-            struct Row {
-                #[serde(flatten)]
-                name: BTreeMap<String, String>,
-                #[serde(flatten)]
-                sum: Sum,
-            }
-            let rows: Vec<Row> = sums
-                .into_iter()
-                .map(|(key, parts)| {
-                    let name = names.iter().zip(key);
-                    let name = name.map(|(name, value)| (name.to_lowercase(), value)).collect();
-                    Row { name, sum: sum(parts) }
-                })
-                .collect();
-            document(days, rows)
-        }
-        UsageOutput::Csv => {
-            let mut text = csv_head(
-                names,
-                &["granted_gib_seconds", "used_gib_seconds", "seconds", "untold_seconds"],
-            );
-            for (key, parts) in sums {
-                let Sum { granted_gib_seconds, used_gib_seconds, seconds, untold_seconds } =
-                    sum(parts);
-                let names = key.iter().take(names.len()).map(|name| csv(name)).collect::<Vec<_>>();
-                let _ = writeln!(
-                    text,
-                    "{},{granted_gib_seconds:.3},{used_gib_seconds:.3},{seconds:.3},{untold_seconds:.3}",
-                    names.join(",")
-                );
-            }
-            Ok(text)
-        }
-        UsageOutput::Table => {
-            let numbers = [(">GRANTED", "GiB-hours"), (">USED", "GiB-hours"), (">HOURS", "")];
-            let columns: Vec<_> = names.iter().map(|name| (*name, "")).chain(numbers).collect();
-            let mut table = Columns::new(&columns);
-            let mut untold_in_all = 0;
-            for (key, [granted, used, looked, untold]) in sums {
-                untold_in_all += untold;
-                let names = key.iter().take(names.len()).map(|name| match name.as_str() {
-                    "" => "-".to_owned(),
-                    name => short_id(name).to_owned(),
-                });
-                let numbers =
-                    [scaled(granted, GIB_HOUR), scaled(used, GIB_HOUR), seconds(looked) / 3600.0];
-                table.row(names.chain(numbers.map(|number| format!("{number:.2}"))).collect());
-            }
-            let mut text = title(days) + &table.render();
-            if untold_in_all > 0 {
-                let hours = seconds(untold_in_all) / 3600.0;
-                let _ = writeln!(
-                    text,
-                    "USED is without {hours:.2} hours in which NVML did not tell what was used"
-                );
-            }
-            Ok(text)
-        }
+        UsageOutput::Json => json(days, &form, rows),
+        UsageOutput::Csv => Ok(csv(&form, &rows)),
+        UsageOutput::Table => Ok(title(days) + &table(&form, &rows)),
     }
 }
 
-fn by_card(days: &[UsageDay], output: UsageOutput) -> Result<String, CliError> {
-    let parts = |card: &CardUsage| {
-        let memory = &card.memory;
-        let untold = card.looked_ms.saturating_sub(card.told_ms);
-        [
-            memory.used,
-            memory.containers,
-            memory.servers,
-            memory.others,
-            memory.nobody,
-            memory.counted_twice,
-            card.looked_ms,
-            untold,
-        ]
-    };
-    let mut sums: BTreeMap<(u32, &str), [u128; 8]> = BTreeMap::new();
-    for (uuid, card) in days.iter().flat_map(|day| &day.cards) {
-        let sum = sums.entry((card.index, uuid.as_str())).or_default();
-        sum.iter_mut().zip(parts(card)).for_each(|(sum, part)| *sum += u128::from(part));
-    }
-    let sum =
-        |[used, containers, servers, others, nobody, twice, looked, untold]: [u128; 8]| CardSum {
-            used_gib_seconds: scaled(used, GIB_SECOND),
-            containers_gib_seconds: scaled(containers, GIB_SECOND),
-            servers_gib_seconds: scaled(servers, GIB_SECOND),
-            others_gib_seconds: scaled(others, GIB_SECOND),
-            nobody_gib_seconds: scaled(nobody, GIB_SECOND),
-            counted_twice_gib_seconds: scaled(twice, GIB_SECOND),
-            seconds: seconds(looked),
-            untold_seconds: seconds(untold),
+fn of_grants(days: &[UsageDay], by: UsageBy, names: usize) -> Rows {
+    let grants = days.iter().flat_map(|day| day.grants.values());
+    add_up(grants.map(|grant| {
+        let pod = grant.pod.as_ref().map(|pod| (plain(&pod.namespace), plain(&pod.pod)));
+        let (namespace, pod) = pod.unwrap_or_default();
+        let all = match by {
+            UsageBy::User => vec![grant.uid.to_string()],
+            _ => vec![namespace, pod, plain(&grant.container_id)],
         };
-    match output {
-        UsageOutput::Json => {
-            #[derive(Serialize)]
-            struct Row {
-                gpu: u32,
-                uuid: String,
-                #[serde(flatten)]
-                sum: CardSum,
-            }
-            let rows = sums.into_iter().map(|((gpu, uuid), parts)| Row {
-                gpu,
-                uuid: plain(uuid),
-                sum: sum(parts),
-            });
-            document(days, rows.collect())
-        }
-        UsageOutput::Csv => {
-            let parts = [
-                "used_gib_seconds",
-                "containers_gib_seconds",
-                "servers_gib_seconds",
-                "others_gib_seconds",
-                "nobody_gib_seconds",
-                "counted_twice_gib_seconds",
-                "seconds",
-                "untold_seconds",
-            ];
-            let mut text = csv_head(&["GPU", "UUID"], &parts);
-            for ((gpu, uuid), parts) in sums {
-                let mut cells = vec![gpu.to_string(), csv(&plain(uuid))];
-                let (memory, time) = parts.split_at(6);
-                cells.extend(memory.iter().map(|part| format!("{:.3}", scaled(*part, GIB_SECOND))));
-                cells.extend(time.iter().map(|ms| format!("{:.3}", seconds(*ms))));
-                let _ = writeln!(text, "{}", cells.join(","));
-            }
-            Ok(text)
-        }
-        UsageOutput::Table => {
-            let mut table = Columns::new(&[
-                ("GPU", ""),
-                (">USED", "GiB-hours"),
-                (">CONTAINERS", "GiB-hours"),
-                (">SERVERS", "GiB-hours"),
-                (">OTHERS", "GiB-hours"),
-                (">NOBODY", "GiB-hours"),
-                (">HOURS", ""),
-                ("UUID", ""),
-            ]);
-            let mut twice_in_all = 0;
-            for ((gpu, uuid), parts) in sums {
-                let [used, containers, servers, others, nobody, twice, looked, _] = parts;
-                twice_in_all += twice;
-                let mut cells = vec![gpu.to_string()];
-                cells.extend(
-                    [used, containers, servers, others, nobody]
-                        .map(|part| format!("{:.2}", scaled(part, GIB_HOUR))),
-                );
-                cells.extend([format!("{:.2}", seconds(looked) / 3600.0), plain(uuid)]);
-                table.row(cells);
-            }
-            let mut text = title(days) + &table.render();
-            if twice_in_all > 0 {
-                let hours = scaled(twice_in_all, GIB_HOUR);
-                let _ = writeln!(
-                    text,
-                    "{hours:.2} GiB-hours stand with two processes each: one imported them from the other"
-                );
-            }
-            Ok(text)
+        let untold = grant.looked_ms.saturating_sub(grant.told_ms);
+        let parts = vec![grant.granted, grant.used, grant.looked_ms, untold];
+        ((0, all.into_iter().take(names).collect()), parts)
+    }))
+}
+
+fn of_cards(days: &[UsageDay]) -> Rows {
+    let cards = days.iter().flat_map(|day| &day.cards);
+    add_up(cards.map(|(uuid, card)| {
+        let CardUsage { index, memory, looked_ms, told_ms } = *card;
+        let CardMemory { used, containers, servers, others, nobody, counted_twice } = memory;
+        let untold = looked_ms.saturating_sub(told_ms);
+        let parts =
+            vec![used, containers, servers, others, nobody, counted_twice, looked_ms, untold];
+        ((index, vec![index.to_string(), plain(uuid)]), parts)
+    }))
+}
+
+fn add_up(all: impl Iterator<Item = ((u32, Vec<String>), Vec<u64>)>) -> Rows {
+    let mut rows = Rows::new();
+    for (names, parts) in all {
+        let sums = rows.entry(names).or_insert_with(|| vec![0; parts.len()]);
+        sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += u128::from(part));
+    }
+    rows
+}
+
+impl Sum {
+    /// Whole numbers are added up; only the sums become floats.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a day has 1.7e16 at most, a float 9e15 exactly"
+    )]
+    fn seconds(&self, sum: u128) -> f64 {
+        sum as f64 / self.unit.0
+    }
+
+    fn hours(&self, sum: u128) -> String {
+        format!("{:.2}", self.seconds(sum) / HOUR)
+    }
+}
+
+fn json(days: &[UsageDay], form: &Form, rows: Rows) -> Result<String, CliError> {
+    #[derive(Serialize)]
+    struct Document {
+        schema: u32,
+        from: String,
+        to: String,
+        rows: Vec<Map<String, Value>>,
+    }
+    let row = |((index, names), sums): ((u32, Vec<String>), Vec<u128>)| {
+        let names = form.names.iter().zip(names).map(|(name, value)| match *name {
+            "GPU" => ("gpu".to_owned(), json!(index)),
+            name => (name.to_lowercase(), json!(value)),
+        });
+        // In the order of the alphabet.
+        let names: BTreeMap<_, _> = names.collect();
+        let sums = form.sums.iter().zip(sums);
+        let sums = sums.map(|(sum, value)| (sum.name.to_owned(), json!(sum.seconds(value))));
+        names.into_iter().chain(sums).collect()
+    };
+    let rows = rows.into_iter().map(row).collect();
+    Ok(print::json(&Document { schema: SCHEMA, from: first(days), to: last(days), rows })?)
+}
+
+fn csv(form: &Form, rows: &Rows) -> String {
+    let names = form.names.iter().map(|name| name.to_lowercase());
+    let head = names.chain(form.sums.iter().map(|sum| sum.name.to_owned()));
+    let row = |((_, names), sums): (&(u32, Vec<String>), &Vec<u128>)| {
+        let names = names.iter().map(|name| cell(name));
+        let sums = form.sums.iter().zip(sums).map(|(sum, &value)| sum.seconds(value));
+        names.chain(sums.map(|number| format!("{number:.3}"))).collect::<Vec<_>>().join(",") + "\n"
+    };
+    head.collect::<Vec<_>>().join(",") + "\n" + &rows.iter().map(row).collect::<String>()
+}
+
+fn table(form: &Form, rows: &Rows) -> String {
+    let (before, after) = form.names.split_at(form.before);
+    let shown = form.sums.iter().filter_map(|sum| match sum.table {
+        Table::Column(title) => Some((title, sum.unit.1)),
+        Table::Below(..) | Table::Nowhere => None,
+    });
+    let named = |names: &[&'static str]| names.iter().map(|name| (*name, "")).collect::<Vec<_>>();
+    let heads: Vec<_> = named(before).into_iter().chain(shown).chain(named(after)).collect();
+    let mut table = Columns::new(&heads);
+    for ((_, names), sums) in rows {
+        let sums = form.sums.iter().zip(sums);
+        let sums = sums.filter(|(sum, _)| matches!(sum.table, Table::Column(_)));
+        let (before, after) = names.split_at(form.before);
+        let name = |name: &String| match name.as_str() {
+            "" => "-".to_owned(),
+            name => short_id(name).to_owned(),
+        };
+        let cells = before.iter().map(name).chain(sums.map(|(sum, &value)| sum.hours(value)));
+        table.row(cells.chain(after.iter().map(name)).collect());
+    }
+    let mut text = table.render();
+    for (at, sum) in form.sums.iter().enumerate() {
+        let in_all: u128 = rows.values().filter_map(|sums| sums.get(at)).sum();
+        if let Table::Below(before, after) = sum.table
+            && in_all > 0
+        {
+            let _ = writeln!(text, "{before}{}{after}", sum.hours(in_all));
         }
     }
+    text
 }
 
 fn title(days: &[UsageDay]) -> String {
@@ -311,25 +270,8 @@ fn last(days: &[UsageDay]) -> String {
     days.last().map(|day| plain(&day.day)).unwrap_or_default()
 }
 
-fn document<R: Serialize>(days: &[UsageDay], rows: Vec<R>) -> Result<String, CliError> {
-    #[derive(Serialize)]
-    struct Document<R> {
-        schema: u32,
-        from: String,
-        to: String,
-        rows: Vec<R>,
-    }
-    Ok(print::json(&Document { schema: SCHEMA, from: first(days), to: last(days), rows })?)
-}
-
-fn csv_head(names: &[&str], numbers: &[&str]) -> String {
-    let names = names.iter().map(|name| name.to_lowercase());
-    names.chain(numbers.iter().map(|&number| number.to_owned())).collect::<Vec<_>>().join(",")
-        + "\n"
-}
-
 /// A cell of CSV (RFC 4180). One that a spreadsheet would take for a formula begins with a quote.
-fn csv(text: &str) -> String {
+fn cell(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 
+use crate::cards::{Beyond, Largest, beyond};
 use crate::handlers::{Known, Placer, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{
@@ -69,6 +70,8 @@ pub struct Container {
     pub limits: Result<Vec<(String, Mib)>, String>,
     /// `aliyun.com/gpu-core.percentage`; nothing is 0.
     pub core_percentage: u64,
+    /// A resource of another device plugin's that gives it a card besides.
+    pub other_card: Option<String>,
     /// A variable or mount by which NVIDIA's toolkit would give it a card.
     pub names_cards: bool,
     /// Device nodes of GPUs that it mounts from the host.
@@ -226,39 +229,17 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
         return evaluated;
     }
     way(pod, known, &mut evaluated);
-    let pod_asks = pod.asks();
+    let (pod_asks, largest) = (pod.asks(), known.cards.together());
     // Of what is the whole pod's, its first container that asks is told.
     let mut first = true;
     for container in &pod.containers {
         let mut refuse = |refusal| evaluated.refused.push((container.name.clone(), refusal));
         let mut warn = |refusal| evaluated.warned.push((container.name.clone(), refusal));
         if container.asks() {
-            amounts(pod, container, &mut refuse);
-            if container.privileged {
-                refuse(refusal::privileged());
-            } else if !pod.own_users {
-                let unknown = container.unknown_capability();
-                // A node says whether it sees others' processes, by its `policy.host_pid`.
-                let others_pids = false;
-                refusal::capability(|name| container.may_gain(name), unknown, others_pids)
-                    .map(&mut refuse);
-            }
-            if std::mem::take(&mut first) {
-                of_the_pod(pod, ipc, &mut refuse, &mut warn);
-            }
-            container.processes.as_ref().map(of_processes).map(&mut warn);
-            container.ours.as_deref().map(of_ours).map(&mut warn);
-            if let Some(volume) = &container.shm
-                && pod.may_come_under_mps()
-            {
-                warn(of_shm(volume, pod.own_users));
-            }
-            if let Some(found) = visible_devices(container) {
-                let hint = format!(
-                    "remove {VISIBLE}: a container with GPU memory is given its card's by itself"
-                );
-                refuse(Refusal::new(Code::VisibleDevices, found, hint));
-            }
+            let of_pod = std::mem::take(&mut first).then_some(ipc);
+            of_asking(pod, container, of_pod, &mut refuse, &mut warn);
+            beyond_cards(pod, container, largest, &mut refuse, &mut warn);
+            container.other_card.as_deref().map(of_other_card).map(&mut warn);
             continue;
         }
         if container.exempt {
@@ -285,6 +266,41 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
         evaluated.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
     }
     evaluated
+}
+
+/// Of a container that asks, and with `of_pod` of what is its whole pod's.
+fn of_asking(
+    pod: &Pod,
+    container: &Container,
+    of_pod: Option<Ipc>,
+    refuse: &mut impl FnMut(Refusal),
+    warn: &mut impl FnMut(Refusal),
+) {
+    amounts(pod, container, refuse);
+    if container.privileged {
+        refuse(refusal::privileged());
+    } else if !pod.own_users {
+        let unknown = container.unknown_capability();
+        // A node says whether it sees others' processes, by its `policy.host_pid`.
+        let others_pids = false;
+        refusal::capability(|name| container.may_gain(name), unknown, others_pids)
+            .map(&mut *refuse);
+    }
+    if let Some(ipc) = of_pod {
+        of_the_pod(pod, ipc, refuse, warn);
+    }
+    container.processes.as_ref().map(of_processes).map(&mut *warn);
+    container.ours.as_deref().map(of_ours).map(&mut *warn);
+    if let Some(volume) = &container.shm
+        && pod.may_come_under_mps()
+    {
+        warn(of_shm(volume, pod.own_users));
+    }
+    if let Some(found) = visible_devices(container) {
+        let hint =
+            format!("remove {VISIBLE}: a container with GPU memory is given its card's by itself");
+        refuse(Refusal::new(Code::VisibleDevices, found, hint));
+    }
 }
 
 /// Says of each container to whom it matters whether the pod comes to mpsgate at all.
@@ -329,7 +345,7 @@ fn of_the_pod(
         Ok(_) => {}
     }
     if pod.needs_host_ipc(ipc) && !pod.host_ipc {
-        refuse(refusal::own_ipc(pod.own_users));
+        refuse(refusal::pod_without_host_ipc(pod.own_users));
     }
     if pod.host_pids {
         warn(own_pids());
@@ -425,6 +441,39 @@ fn amounts(pod: &Pod, container: &Container, refuse: &mut impl FnMut(Refusal)) {
             }
         }
     }
+}
+
+/// What it asks for and no card has. Of several slices more is wrong already.
+fn beyond_cards(
+    pod: &Pod,
+    container: &Container,
+    largest: Largest,
+    refuse: &mut impl FnMut(Refusal),
+    warn: &mut impl FnMut(Refusal),
+) {
+    let (Ok(given), Ok(cards)) = (&container.limits, pod.cards()) else { return };
+    for (resource, memory) in given {
+        let memory = slice_of(resource).unwrap_or(*memory);
+        match beyond(largest, resource, memory, cards) {
+            Some(Beyond::Refused(refusal)) => refuse(refusal),
+            Some(Beyond::Warned(refusal)) => warn(refusal),
+            None => {}
+        }
+    }
+}
+
+/// Never refused here: a node decides by what comes out of both.
+fn of_other_card(resource: &str) -> Refusal {
+    let resource = printable::value(resource);
+    let found = format!(
+        "it asks for a card twice: {resource} in its resources is another device plugin's, and takes a whole card beside \
+         its GPU memory"
+    );
+    Refusal::new(
+        Code::Request,
+        found,
+        format!("remove {resource}: a container with GPU memory is given its card by itself"),
+    )
 }
 
 /// What one of nos' slices is.

@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_model::printable::few;
 use mpsgate_model::{Code, GpuNode, HandlerReport, Refusal, RuntimeClass};
 
+use crate::cards::Cards;
+
 /// More expressions than a pod has of them are not compared with each node.
 const MOST: usize = 256;
 /// Nodes that a sentence names.
@@ -37,6 +39,8 @@ pub struct Known {
     pub classes: Option<BTreeMap<String, RuntimeClass>>,
     /// The nodes with cards of mpsgate's, by name.
     pub nodes: BTreeMap<String, GpuNode>,
+    /// What these cards have.
+    pub cards: Cards,
 }
 
 /// Where a pod may go, in its own words.
@@ -213,6 +217,27 @@ impl Known {
         Ok(Closed { nodes: nodes.collect(), why })
     }
 
+    /// The handler that a class names, where a pod names a class; or why that is not known, and
+    /// what to do.
+    fn handler(&self, class: Option<&str>) -> Result<Option<&str>, (String, String)> {
+        let Some(name) = class else { return Ok(None) };
+        let all = "kubectl get runtimeclass";
+        let Some(classes) = &self.classes else {
+            return Err((
+                "the cluster's RuntimeClasses are not known yet".to_owned(),
+                all.to_owned(),
+            ));
+        };
+        match classes.get(name).map(|class| class.handler.as_str()) {
+            None => Err((format!("there is no RuntimeClass {name}"), all.to_owned())),
+            Some("") => {
+                let why = format!("the RuntimeClass {name} has no handler");
+                Err((why, format!("{all} {name} -o yaml")))
+            }
+            handler => Ok(handler),
+        }
+    }
+
     /// How a pod of that class comes to the nodes that count for it.
     pub(crate) fn way(&self, class: Option<&str>, place: &Where, placer: Placer) -> Way {
         let known = class.and_then(|name| self.classes.as_ref()?.get(name));
@@ -222,24 +247,9 @@ impl Known {
         if reached.peek().is_none() {
             return Way::Fine;
         }
-        let handler = match (class, known) {
-            (None, _) => None,
-            (Some(name), None) => {
-                let why = match &self.classes {
-                    None => "the cluster's RuntimeClasses are not known yet".to_owned(),
-                    Some(_) => format!("there is no RuntimeClass {name}"),
-                };
-                return unknown(class, &why, "kubectl get runtimeclass");
-            }
-            (Some(name), Some(class)) if class.handler.is_empty() => {
-                let why = format!("the RuntimeClass {name} has no handler");
-                return unknown(
-                    Some(name),
-                    &why,
-                    &format!("kubectl get runtimeclass {name} -o yaml"),
-                );
-            }
-            (Some(_), Some(class)) => Some(class.handler.as_str()),
+        let handler = match self.handler(class) {
+            Ok(handler) => handler,
+            Err((why, hint)) => return unknown(class, &why, &hint),
         };
         let (mut round, mut unsure): (Vec<&str>, Option<(&str, String)>) = (Vec::new(), None);
         let (mut found, mut led, mut count) = (None, None, 0);

@@ -22,6 +22,7 @@ use mpsgate_model::{CardReport, Kind, Layout, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 
 pub mod admission;
+pub mod cards;
 mod demand;
 pub mod handlers;
 mod ledger;

@@ -17,20 +17,7 @@ fn gib(n: u64) -> Mib {
 }
 
 fn card(index: u32, memory: u64) -> CardReport {
-    CardReport {
-        index,
-        name: String::new(),
-        uuid: format!("GPU-{index}"),
-        memory: gib(memory),
-        local: Mib(0),
-        healthy: true,
-        uid: None,
-        one_uid: true,
-        max_clients: None,
-        held: BTreeMap::new(),
-        guarantee: String::new(),
-        proof: String::new(),
-    }
+    CardReport::example(format!("GPU-{index}"), index, gib(memory))
 }
 
 /// A node `n` under MPS with cards of so many GiB.

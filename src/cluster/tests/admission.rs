@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_cluster::admission::{
     Container, Evaluated, Nodes, Pod, ShmVolume, evaluate, evaluate_way, is_shm,
 };
+use mpsgate_cluster::cards::Cards;
 use mpsgate_cluster::handlers::{Known, Placer, Where};
 use mpsgate_config::Ipc;
-use mpsgate_model::{Code, GpuNode, HandlerReport, Mib, RuntimeClass};
+use mpsgate_model::{Code, GpuNode, HandlerReport, Mib, Refusal, RuntimeClass};
 use mpsgate_policy::schedule::Word;
 
 fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
@@ -19,6 +20,7 @@ fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
         privileged: false,
         capabilities: Vec::new(),
         visible_devices: None,
+        other_card: None,
         names_cards: false,
         limits: Ok((gib > 0)
             .then(|| ("aliyun.com/gpu-mem".to_owned(), Mib(gib * 1024)))
@@ -152,6 +154,7 @@ fn nodes(bypass: &[(&str, bool)]) -> Known {
     Known {
         classes: Some([("nvidia".to_owned(), class)].into()),
         nodes: bypass.iter().map(node).collect(),
+        ..Known::default()
     }
 }
 
@@ -199,4 +202,50 @@ fn a_pod_that_may_go_elsewhere_by_now_is_evaluated_by_its_handler_alone() {
     assert_eq!(evaluate_way(&pod, &known).refused.len(), 1);
     pod.nodes = Nodes::Only(Word::Off);
     assert_eq!(evaluate_way(&pod, &known), Evaluated::default());
+}
+
+#[test]
+fn an_amount_in_another_unit_is_refused_beside_what_else_is_wrong() {
+    let largest = [("n1".to_owned(), Some(Mib(15_360)))].into();
+    let known = Known { cards: Cards { largest, is_current: true }, ..Known::default() };
+    let of = |gib: u64, cards: Option<&str>, nodes: Nodes| {
+        let gpu_count = cards.map(ToOwned::to_owned);
+        let pod = Pod { gpu_count, nodes, ..pod(vec![container("a", gib, None)]) };
+        let evaluated = evaluate(&pod, &known, Ipc::Any);
+        let hints = |all: Vec<(String, Refusal)>| {
+            let ours = all.into_iter().filter(|(_, refusal)| refusal.sentence.contains("largest"));
+            ours.map(|(_, refusal)| refusal.hint).collect::<Vec<_>>()
+        };
+        (hints(evaluated.refused), hints(evaluated.warned))
+    };
+    let (refused, warned) = of(7_516_192_768, None, Nodes::Any);
+    let meant = |hint: &String| hint.ends_with("aliyun.com/gpu-mem counts GiB: write 7");
+    assert!(refused.iter().any(meant) && warned.is_empty(), "{refused:?} {warned:?}");
+    let (refused, warned) = of(40, None, Nodes::Any);
+    assert_eq!((refused.len(), warned.len()), (0, 1), "an autoscaler may bring such a node");
+    for (gib, cards, nodes) in [
+        (15, None, Nodes::Any),
+        (30, Some("2"), Nodes::Only(Word::Share)),
+        // Another system's nodes.
+        (8138, None, Nodes::Only(Word::Off)),
+        // Refused for its number of cards.
+        (8138, Some("two"), Nodes::Any),
+    ] {
+        assert_eq!(of(gib, cards, nodes), (vec![], vec![]), "{gib} {cards:?} {nodes:?}");
+    }
+}
+
+#[test]
+fn another_plugins_card_beside_gpu_memory_is_warned_of() {
+    let other_card = Some("nvidia.com/gpu".to_owned());
+    for (gib, expected) in [(7, 1), (0, 0)] {
+        let one = Container { other_card: other_card.clone(), ..container("a", gib, None) };
+        let evaluated = evaluate(&pod(vec![one]), &Known::default(), Ipc::Any);
+        assert!(evaluated.refused.is_empty());
+        let hints = evaluated.warned.iter().map(|(_, refusal)| refusal.hint.as_str());
+        assert_eq!(
+            hints.filter(|hint| hint.starts_with("remove nvidia.com/gpu:")).count(),
+            expected
+        );
+    }
 }

@@ -58,18 +58,10 @@ fn nodes() -> impl Strategy<Value = Node> {
         |(cards, schedule, placement, max_pods)| {
             let cards =
                 (0u32..).zip(cards).map(|(index, (memory, local, healthy, clients))| CardReport {
-                    index,
-                    name: String::new(),
-                    uuid: format!("GPU-{index}"),
-                    memory: Mib(memory),
                     local: Mib(local),
                     healthy,
-                    uid: None,
-                    one_uid: true,
                     max_clients: clients.filter(|_| schedule == Word::Mps),
-                    held: BTreeMap::new(),
-                    guarantee: String::new(),
-                    proof: String::new(),
+                    ..CardReport::example(format!("GPU-{index}"), index, Mib(memory))
                 });
             Node { name: String::new(), schedule, placement, max_pods, cards: cards.collect() }
         },

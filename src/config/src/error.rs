@@ -1,4 +1,4 @@
-//! What can be wrong with a settings file.
+//! Mistakes in a settings file.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,22 +10,22 @@ pub const MAX_BYTES: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Opening or reading failed, for another reason than that there is no file.
+    /// The file is there, but could not be opened or read.
     #[error("cannot read {}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// A directory, device, pipe or socket.
     #[error("{} is not a regular file", file.display())]
     NotRegular {
-        /// What is no file.
+        /// What has the file's name.
         file: PathBuf,
     },
-    /// Someone else than root could have written it, and root reads it.
+    /// Another user than root could have written it, and root reads it.
     #[error("{} could have been written by others than root (owner {uid}, mode {mode:04o})",
             file.display())]
     NotTrusted {
@@ -71,7 +71,7 @@ pub enum ConfigError {
         key: String,
         /// The full name of the known key that is most like it, if one is.
         nearest: Option<String>,
-        /// What there is in that table.
+        /// The keys of that table.
         allowed: String,
     },
     /// A key that an older version had.
@@ -83,7 +83,7 @@ pub enum ConfigError {
         line: usize,
         /// Its full name, `table.key`.
         key: String,
-        /// What is so instead.
+        /// What replaced it.
         why: &'static str,
     },
     /// A key with a value of the wrong type or out of range.
@@ -97,7 +97,7 @@ pub enum ConfigError {
         key: String,
         /// The value as it is written, shortened.
         value: String,
-        /// What is right.
+        /// The allowed values.
         allowed: String,
     },
     /// An entry of a list of tables lacks a key.
@@ -117,7 +117,7 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

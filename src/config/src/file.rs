@@ -1,4 +1,4 @@
-//! Reading a settings file, and the way from text to [`Config`].
+//! Reads a settings file and turns its text into a [`Config`].
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -13,7 +13,7 @@ use crate::{Config, ConfigError, keys};
 /// `O_NONBLOCK` of Linux on `x86_64` and `aarch64`: opening a pipe must not wait for its writer.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// Where settings come from.
+/// The source of settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// There is no file.
@@ -25,9 +25,9 @@ pub enum Origin {
 impl Config {
     /// Loads settings. A missing file gives the defaults.
     ///
-    /// A container that has the file by a bind can take a lease on it (fcntl(2)). That is waited
-    /// for, as meanwhile the defaults would decide on others; the kernel ends it after
-    /// `fs.lease-break-time` (45 s).
+    /// A container that has the file by a bind can take a lease on it (fcntl(2)). Opening the file
+    /// waits for the end of the lease, because the defaults would decide otherwise in the meantime;
+    /// the kernel ends it after `fs.lease-break-time` (45 s).
     ///
     /// # Errors
     /// Any [`ConfigError`].
@@ -35,7 +35,7 @@ impl Config {
         Self::load_with_origin(path).map(|(config, _)| config)
     }
 
-    /// Like [`Config::load`], and says whether there was a file.
+    /// Like [`Config::load`], and returns whether there was a file.
     ///
     /// # Errors
     /// Any [`ConfigError`].
@@ -64,7 +64,7 @@ impl Config {
     }
 }
 
-/// The bytes of a file that root alone can write, where root reads it; `None` if there is no file.
+/// The bytes of a file that only root can write, if root reads it; `None` if there is no file.
 pub(crate) fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>, ConfigError> {
     let read_error = |source| ConfigError::Read { file: path.to_owned(), source };
     let at_once = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
@@ -77,7 +77,7 @@ pub(crate) fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>, ConfigError> 
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(read_error(source)),
     };
-    // Of the opened file, not of the path: nobody can exchange it in between.
+    // Of the opened file, not of the path, which could be exchanged in between.
     let metadata = file.metadata().map_err(read_error)?;
     if !metadata.is_file() {
         return Err(ConfigError::NotRegular { file: path.to_owned() });
@@ -95,12 +95,12 @@ pub(crate) fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>, ConfigError> 
 fn read_capped(file: &File, metadata: &Metadata) -> std::io::Result<Option<Vec<u8>>> {
     let expected = usize::try_from(metadata.len()).unwrap_or(MAX_BYTES).min(MAX_BYTES);
     let mut bytes = Vec::with_capacity(expected + 1);
-    // The length that was seen above may have grown since.
+    // The file may have grown since its length was read.
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() <= MAX_BYTES).then_some(bytes))
 }
 
-/// Whether root alone could have written a file with this owner and these permission bits.
+/// Whether only root could have written a file with this owner and these permission bits.
 fn is_trusted(uid: u32, mode: u32) -> bool {
     uid == 0 && mode & 0o022 == 0
 }
@@ -108,9 +108,9 @@ fn is_trusted(uid: u32, mode: u32) -> bool {
 /// The inode of the host's user namespace (`PROC_USER_INIT_INO` of Linux' `proc_ns.h`).
 const INITIAL_USER_NAMESPACE: u64 = 0xeffffffd;
 
-/// Whether this process is the host's root, not a rootless engine's: `root` of a user namespace of
-/// its own is none. The owner of `/proc/self` is the process' effective user. Without `/proc`, the
-/// strict answer.
+/// Whether this process is the host's root, and not a rootless engine's: `root` of a user namespace
+/// of its own is not. The owner of `/proc/self` is the process' effective user. Without `/proc`,
+/// the strict answer.
 #[must_use]
 pub fn runs_as_root() -> bool {
     let is_initial = |namespace: Metadata| namespace.ino() == INITIAL_USER_NAMESPACE;
@@ -173,7 +173,7 @@ mod tests {
         let pipe = dir.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
-        // Would hang here without O_NONBLOCK: nobody writes.
+        // Without O_NONBLOCK this would hang: the pipe has no writer.
         let error = Config::load(&pipe).unwrap_err();
         assert!(matches!(error, ConfigError::NotRegular { .. }), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Every key of the settings file: what it may hold, and which field it sets.
+//! Every key of the settings file: its allowed values, and the field that it sets.
 //!
 //! Tests hold this list, the types in `settings`, and `config/config.toml` together.
 
@@ -30,11 +30,11 @@ pub(crate) struct Key {
     pub(crate) table: &'static str,
     pub(crate) name: &'static str,
     pub(crate) allowed: Allowed,
-    /// Sets the field. False where the value is not allowed, with the field unchanged.
+    /// Sets the field. Returns false, with the field unchanged, if the value is not allowed.
     set: fn(&mut Config, &DeValue<'_>) -> bool,
 }
 
-/// What a key may hold. `Display` completes the sentence "must be …".
+/// The allowed values of a key. `Display` completes the sentence "must be …".
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Allowed {
     Words(&'static [&'static str]),
@@ -49,7 +49,7 @@ pub(crate) enum Allowed {
         to: u32,
         unit: &'static str,
     },
-    /// The name of a file that is searched for, or an absolute path.
+    /// The name of a file that is searched, or an absolute path.
     NameOrPath(&'static str),
     AbsolutePath,
     Bool,
@@ -108,7 +108,7 @@ macro_rules! key {
     };
 }
 
-/// In the order of the settings' types and of the shipped file.
+/// The keys, in the order of the settings' types and of the shipped file.
 pub(crate) const KEYS: &[Key] = &[
     key!(runtime.path, Allowed::NameOrPath("runc"), name_or_path),
     key!(gpus.manage, Allowed::Cards, cards),
@@ -124,7 +124,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.host_pid, HostPid),
     key!(policy.enforce, Enforce),
     key!(policy.tolerance_mib, Allowed::Tolerance { to: TOLERANCE_MOST }, tolerance),
-    // `read_exemptions` reads it: its entries have keys of their own.
+    // `read_exemptions` reads it, because its entries have keys of their own.
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),
     key!(mps.control, Allowed::AbsolutePath, absolute_path),
@@ -144,7 +144,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(slurm.prefix, Allowed::AbsolutePath, absolute_path),
     key!(slurm.conf, Allowed::SlurmConf, slurm_conf),
     key!(kubernetes.device_plugin, Switch),
-    // 1024 is aliyun.com/gpu-mem, which is always there.
+    // 1024 is aliyun.com/gpu-mem, which is always served.
     key!(kubernetes.memory_units_mib, each "MiB", 1 to 1023),
     key!(kubernetes.slices_gib, each "GiB", 1 to 1024),
     key!(kubernetes.slices_uid, Allowed::SlicesUid, slices_uid),
@@ -226,12 +226,12 @@ fn or_list(items: &[String]) -> String {
     }
 }
 
-/// The line, from 1, in which this byte is.
+/// The line, from 1, with this byte.
 pub(crate) fn line_at(text: &[u8], offset: usize) -> usize {
     1 + text.iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
-/// Reads a document; what it does not hold stays at its default.
+/// Reads a document; a setting that it does not have stays at its default.
 pub(crate) fn read(root: &DeTable<'_>, text: &str, file: &Path) -> Result<Config, ConfigError> {
     let at = Place { text, file };
     let mut config = Config::default();
@@ -353,7 +353,7 @@ fn tables() -> impl Iterator<Item = &'static str> {
     (0..KEYS.len()).filter(move |at| is_first(*at)).map(|at| KEYS[at].table)
 }
 
-/// Keys that there were, and why there are none any more.
+/// Keys that older versions had, and why they are gone.
 const GONE: [(&str, &str, &str); 1] =
     [("mps", "channel", "each container has a door of its own to MPS, and there is no other way")];
 

@@ -4,10 +4,10 @@
 //! text ── toml ──► table ── keys::read ──► Config
 //! ```
 //!
-//! `keys` lists every key with what it may hold and where it goes, so that an error can name file,
-//! line, key, value and what would be right. Without serde's derived code, which could not, and
-//! which would add some 200 KiB to the shim. This crate reads the files that it is given the path
-//! of, and nothing else: no environment, no clock, no processes. All executables use it.
+//! `keys` lists every key with its allowed values and its field, so that an error can name file,
+//! line, key, value and the allowed values. It does without serde's derived code, which could not
+//! do this, and which would add some 200 KiB to the shim. This crate reads only the files that it
+//! is given the path of: no environment, no clock, no processes. All executables use it.
 
 mod error;
 mod file;

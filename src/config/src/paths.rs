@@ -3,43 +3,43 @@
 //! Units, packages and manual pages name the same paths; nothing else in the workspace spells one
 //! out. Paths of the driver (`/dev/nvidia*`, `/proc/devices`) belong to the crates that read them.
 
-/// The operator's settings. Missing means: all defaults.
+/// The operator's settings. Without the file all settings are the defaults.
 pub const CONFIG_FILE: &str = "/etc/mpsgate/config.toml";
 
-/// Everything that a reboot may forget; root-owned, mode 0711 so that client directories below it
-/// can be reached.
+/// Everything that may be lost in a reboot; root-owned, mode 0711 so that client directories below
+/// it can be reached.
 pub const RUN_DIR: &str = "/run/mpsgate";
 
-/// The daemon's socket. Root only; the peer is checked with `SO_PEERCRED` as well.
+/// The daemon's socket, for root only; the daemon also checks the peer with `SO_PEERCRED`.
 pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
 
-/// The daemon's second socket, for users of the group `run.group`, who are given a grant for their
-/// own processes there and nothing else.
+/// The daemon's second socket, for users of the group `run.group`. They get grants for their own
+/// processes there, and nothing else.
 pub const RUN_SOCKET: &str = "/run/mpsgate/run.sock";
 
-/// The daemon's third socket, for processes of Slurm jobs, which are given their job's grant there
-/// and nothing else.
+/// The daemon's third socket, for processes of Slurm jobs. They get their job's grant there, and
+/// nothing else.
 pub const SLURM_SOCKET: &str = "/run/mpsgate/slurm.sock";
 
-/// The managed cards as the daemon last saw them. The shim reads it only when a spec shows a
-/// signal.
+/// The managed cards as the daemon last saw them. The shim reads it only if a spec shows a signal.
 pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";
 
-/// Stands there while the NVIDIA toolkit's settings name variables or annotations that the shim
-/// does not know by itself: only then it reads [`NODE_SNAPSHOT`] for a spec that shows nothing.
+/// This file exists while the NVIDIA toolkit's settings name variables or annotations that the shim
+/// does not know by itself. Only then the shim reads [`NODE_SNAPSHOT`] for a spec that shows
+/// nothing.
 pub const TOOLKIT_NAMES: &str = "/run/mpsgate/toolkit-names";
 
 /// Symbolic link to the real runtime that the daemon resolved from the settings, so that verbs
 /// that need no decision are passed on without opening [`CONFIG_FILE`].
 pub const RUNTIME_LINK: &str = "/run/mpsgate/runtime";
 
-/// Applied grants, one file each, from which `exec` learns the environment to restore.
+/// Applied grants, one file each, from which `exec` restores the environment.
 pub const GRANTS_DIR: &str = "/run/mpsgate/grants";
 
 /// The daemon's ledger of grants and promises.
 pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
 
-/// Whose the pids are that NVML lists, as the daemon's watchdog has seen.
+/// The owners of the pids that NVML lists, as the daemon's watchdog has seen them.
 pub const HOLDERS: &str = "/run/mpsgate/holders.json";
 
 /// One directory per managed card below it: pipe and log of MPS, and the doors (`containers`,
@@ -50,40 +50,39 @@ pub const MPS_DIR: &str = "/run/mpsgate/mps";
 /// root's alone.
 pub const HOLD_DIR: &str = "/run/mpsgate/hold";
 
-/// The runtime root of the containers that ask a card (`mpsgate qualify`), and of no others.
+/// The runtime root of the containers of `mpsgate qualify`, and of no others.
 pub const QUALIFY_ROOT: &str = "/run/mpsgate/qualify";
 
-/// In [`MPS_DIR`]: a file for each card whose gate is to run, by the card's number, for
-/// `mpsgate-gate --every-card`.
+/// In [`MPS_DIR`]: a file for each card with a gate, by the card's number, for `mpsgate-gate
+/// --every-card`.
 pub const GATE_ORDERS: &str = "gates";
 
-/// What must survive a reboot.
+/// Data that must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 
-/// What each card has answered.
+/// The answers of each card.
 pub const QUALIFICATION_DIR: &str = "/var/lib/mpsgate/qualification";
 
-/// What was granted and used, a file for each day.
+/// Granted and used memory, a file for each day.
 pub const USAGE_DIR: &str = "/var/lib/mpsgate/usage";
 
-/// The containers' doors to the control daemon of a card, where mpsgated starts it itself.
+/// The program that serves the containers' doors of a card, where mpsgated starts it itself.
 pub const GATE: &str = "/usr/bin/mpsgate-gate";
 
-/// What engines call in place of the real runtime.
+/// The program that engines call in place of the real runtime.
 pub const RUNTIME: &str = "/usr/bin/mpsgate-runtime";
 
-/// What `mpsgate configure` needs to undo what it did: a folder for each engine.
+/// The data with which `mpsgate configure` undoes its changes: a folder for each engine.
 pub const CONFIGURE_DIR: &str = "/var/lib/mpsgate/configure";
 
-/// What running engines have loaded of their settings, as far as that is known: a file for each
-/// engine.
+/// The settings that running engines have loaded, as far as known: a file for each engine.
 pub const ENGINES_DIR: &str = "/run/mpsgate/engines";
 
 /// The OCI hook. In `/usr/bin` because hook files and packages of the engines name it, and an
 /// operator who reads a bundle wants to run it by hand.
 pub const HOOK: &str = "/usr/bin/mpsgate-hook";
 
-/// Where a runtime given by name is looked for, in this order. Never `$PATH`: the engine's
-/// environment is not ours to trust, and BuildKit, for one, hands down its caller's.
+/// Where a runtime given by name is searched, in this order. Never `$PATH`: the engine's
+/// environment is not trusted, and BuildKit, for one, passes on its caller's.
 pub const RUNTIME_SEARCH: &[&str] =
     &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];

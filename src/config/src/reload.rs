@@ -1,26 +1,25 @@
-//! What a changed settings file means for a daemon that runs: which keys are taken at once, and
-//! what the others wait for. A test holds the list and `keys` together, so that no key is silently
-//! ignored.
+//! The effect of a changed settings file on a running daemon: which keys apply at once, and what
+//! the others wait for. A test compares the list with `keys`, so that no key is silently ignored.
 
 use crate::settings::Config;
 
-/// When a changed key counts.
+/// When a changed key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// For the next container: the runtime and the hook read the file for each.
+    /// With the next container: the runtime and the hook read the file for each.
     NextContainer,
-    /// At once: the daemon takes it.
+    /// At once, in the daemon.
     Now,
     /// After these commands.
     After(&'static str),
 }
 
-/// A key whose value differs from the one in force.
+/// A key with another value than the one in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// As in the file: `mps.control`.
+    /// Its name in the file: `mps.control`.
     pub key: &'static str,
-    /// When it counts.
+    /// When it takes effect.
     pub taken: Taken,
 }
 
@@ -43,11 +42,11 @@ macro_rules! rule {
 }
 
 const RESTART: Taken = Taken::After("systemctl restart mpsgated");
-/// A control daemon that runs is adopted as it is.
+/// A running control daemon is adopted unchanged.
 const RESTART_BOTH: Taken = Taken::After(
     "systemctl restart mpsgated; then, for each managed card: mpsgate mps restart GPU",
 );
-/// One of another program is not recognised as ours, so none may run.
+/// A control daemon of another program is not recognised, so none may run.
 const BETWEEN_STOP_AND_START: Taken = Taken::After(
     "mpsgate mps stop GPU for each managed card; systemctl restart mpsgated; mpsgate mps restart GPU \
      for each",
@@ -99,8 +98,9 @@ const RULES: &[Rule] = &[
 ];
 
 impl Config {
-    /// Takes from `new` what can be taken while the daemon runs, and names every key that differs.
-    /// What waits keeps its old value here, so that it is named again next time.
+    /// Takes from `new` the settings that can change while the daemon runs, and names every key
+    /// that differs. A key that waits keeps its old value here, so that the next reload names it
+    /// again.
     pub fn adopt(&mut self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         for rule in RULES {

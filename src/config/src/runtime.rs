@@ -1,4 +1,4 @@
-//! Which runtime to hand over to, also where the settings as a whole cannot be used.
+//! Which runtime to pass on to, even if the settings as a whole cannot be used.
 
 use std::fs::Metadata;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use crate::{Runtime, keys, paths};
 
 /// `[runtime] path` of a settings file that need not be valid.
 ///
-/// A mistake elsewhere in the file must not stop containers that ask for nothing of ours, and must
-/// not hand them to another runtime than the operator chose. `None` where no usable value is found.
+/// A mistake elsewhere in the file must not stop containers that do not use mpsgate, and must not
+/// pass them to another runtime than the operator chose. `None` if no usable value is found.
 #[must_use]
 pub fn runtime_path_hint(text: &str) -> Option<String> {
-    // The parser goes on behind errors, and reads valid files as they are meant.
+    // The parser continues after errors, and reads valid files as usual.
     let (table, errors) = DeTable::parse_recoverable(text);
-    // On a line with an error the value is a guess of the parser's: half a path is no path. By
-    // offsets, because there may be an error on every line.
+    // On a line with an error the value is a guess of the parser: half a path is not a path. Lines
+    // are compared by offsets, because there may be an error on every line.
     let is_guess = |value: &Range<usize>| {
         let before = text.get(..value.start).unwrap_or_default();
         let behind = text.get(value.end..).unwrap_or_default();
@@ -43,7 +43,7 @@ fn path_in(runtime: &DeTable<'_>) -> Option<(String, Range<usize>)> {
     keys::is_name_or_path(path).then(|| (path.to_owned(), value.span()))
 }
 
-/// Reads each line by itself: what is left where, say, an open `"""` swallows the rest of a file.
+/// Reads each line by itself: for files of which, say, an open `"""` swallows the rest.
 fn path_by_line(text: &str) -> Option<String> {
     let mut in_runtime = false;
     for line in text.lines() {
@@ -58,9 +58,9 @@ fn path_by_line(text: &str) -> Option<String> {
     None
 }
 
-/// The runtime for containers that ask for nothing of ours, where the settings cannot be used.
+/// The runtime for containers that do not use mpsgate, if the settings cannot be used.
 ///
-/// The hint of the file if only root could have written it, else the default. Never an error.
+/// The file's value if only root could have written the file, else the default. Never an error.
 #[must_use]
 pub fn runtime_for_pass_through(config_file: &Path) -> PathBuf {
     let bytes = read_trusted(config_file).ok().flatten();
@@ -72,7 +72,7 @@ pub fn runtime_for_pass_through(config_file: &Path) -> PathBuf {
 /// [`paths::RUNTIME_SEARCH`].
 ///
 /// `own` is the caller's executable (`/proc/self/exe`), which is passed over: a shim that is
-/// installed under the name of the runtime would hand over to itself for ever. `None` where nothing
+/// installed under the name of the runtime would pass on to itself for ever. `None` if nothing
 /// executable has that name.
 #[must_use]
 pub fn find_runtime(runtime: &Path, own: Option<&Metadata>) -> Option<PathBuf> {
@@ -86,7 +86,7 @@ fn find_in(runtime: &Path, own: Option<&Metadata>, dirs: &[&str]) -> Option<Path
     let is_program =
         |found: &Metadata| found.is_file() && found.mode() & 0o111 != 0 && !is_own(found);
     if runtime.is_absolute() {
-        // A missing one is left to exec, whose error says more than ours.
+        // A missing program is left to exec, whose error says more.
         let is_other = std::fs::metadata(runtime).map_or(true, |found| !is_own(&found));
         return is_other.then(|| runtime.to_owned());
     }

@@ -1,6 +1,6 @@
-//! The settings as types. Each default stands once, in a `Default` impl.
+//! The settings as types. Each default is in one `Default` impl.
 //!
-//! What a key means to an operator stands in `config/config.toml`; a test holds the two together.
+//! `config/config.toml` explains each key to operators; a test compares the two.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ macro_rules! words {
         pub enum $name { $($(#[$value_doc])* #[cfg_attr(test, serde(rename = $word))] $value,)+ }
 
         impl $name {
-            /// Every word that the settings file may hold here.
+            /// Every word that the settings file may have here.
             pub const WORDS: &[&str] = &[$($word),+];
 
-            /// What a word of the settings file says.
+            /// The value of a word of the settings file.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$value),)+ _ => None }
@@ -50,35 +50,35 @@ pub use self::policy::{
 pub use self::run::{Run, RunGroup};
 pub use self::slurm::{Slurm, SlurmConf};
 
-/// Everything that an operator can set.
+/// All settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Config {
-    /// The real OCI runtime.
+    /// `[runtime]`: the real OCI runtime.
     pub runtime: Runtime,
-    /// Cards.
+    /// `[gpus]`: the cards.
     pub gpus: Gpus,
-    /// Where requests may come from.
+    /// `[requests]`: where requests may come from.
     pub requests: Requests,
-    /// Whose requests are trusted.
+    /// `[trust]`: which requests are trusted.
     pub trust: Trust,
-    /// Who gets in.
+    /// `[policy]`: which containers start.
     pub policy: Policy,
-    /// How a card gets into a container.
+    /// `[inject]`: how a card gets into a container.
     pub inject: Inject,
-    /// The MPS control daemons.
+    /// `[mps]`: the MPS control daemons.
     pub mps: Mps,
-    /// The driver's management library.
+    /// `[nvml]`: the driver's management library.
     pub nvml: Nvml,
-    /// Plain processes.
+    /// `[run]`: plain processes.
     pub run: Run,
-    /// Jobs of Slurm.
+    /// `[slurm]`: jobs of Slurm.
     pub slurm: Slurm,
-    /// What a kubelet is told.
+    /// `[kubernetes]`: the resources for kubelet.
     pub kubernetes: Kubernetes,
-    /// What Prometheus reads.
+    /// `[metrics]`: the metrics for Prometheus.
     pub metrics: Metrics,
-    /// What is logged.
+    /// `[log]`: the log.
     pub log: Log,
 }
 
@@ -117,7 +117,7 @@ impl Default for Gpus {
 /// The cards that were handed to mpsgate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manage {
-    /// `"all"`: each card of the node, those that come later too.
+    /// `"all"`: each card of the node, and later ones too.
     All,
     /// These, by UUID as `nvidia-smi -L` prints it; none by default.
     Uuids(Vec<String>),
@@ -146,7 +146,7 @@ words! {
 }
 
 words! {
-    /// Something that mpsgate can find out for itself.
+    /// A setting that mpsgate can find out for itself.
     Switch {
         /// As the node is.
         Auto = "auto",
@@ -158,7 +158,7 @@ words! {
 }
 
 impl Switch {
-    /// On or off, where `auto` is what the rest of the node says.
+    /// On or off; `auto` takes the node's value.
     #[must_use]
     pub fn is_on(self, auto: bool) -> bool {
         match self {
@@ -191,7 +191,7 @@ pub struct Trust {
     /// Whether requests of docker, podman and ctr are trusted. `Auto`: unless a kubelet runs.
     pub local: Switch,
     /// On a node with a kubelet: state or bundle directories of an engine that it drives, which
-    /// cannot be told from Podman's otherwise.
+    /// otherwise look like Podman's.
     pub kubernetes_roots: Vec<PathBuf>,
 }
 
@@ -205,7 +205,7 @@ impl Default for Trust {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Inject {
-    /// How.
+    /// The way of injection.
     pub mode: InjectMode,
 }
 
@@ -220,7 +220,7 @@ words! {
     InjectMode {
         /// The first of the others that this node has.
         Auto = "auto",
-        /// nvidia-container-runtime below us.
+        /// nvidia-container-runtime below mpsgate.
         NvidiaRuntime = "nvidia-runtime",
         /// The node's CDI specifications.
         Cdi = "cdi",
@@ -235,7 +235,7 @@ words! {
 pub struct Mps {
     /// NVIDIA's MPS control daemon, an absolute path.
     pub control: PathBuf,
-    /// What each process of a container with a door may have.
+    /// The memory limit of each process of a container with a door.
     pub processes: Processes,
     /// Whether clients under a debugger attach through a door.
     pub debug: bool,
@@ -245,9 +245,9 @@ pub struct Mps {
     pub multiuser: Switch,
     /// Clients per server; 0 means by driver: 48 before CUDA 13.1, else 60.
     pub max_clients: u32,
-    /// What keeps the control daemons.
+    /// What keeps the control daemons running.
     pub supervisor: Supervisor,
-    /// What is done about a server whose control daemon has died.
+    /// The treatment of a server whose control daemon has died.
     pub orphan: Orphan,
 }
 
@@ -271,16 +271,16 @@ words! {
     Processes {
         /// The whole grant.
         Each = "each",
-        /// What the container's other processes leave of it.
+        /// The part of it that the container's other processes do not use.
         Split = "split",
     }
 }
 
 words! {
-    /// What starts the MPS control daemons and keeps them apart from mpsgated.
+    /// What starts the MPS control daemons and keeps them running without mpsgated.
     Supervisor {
-        /// The holder where one answers, systemd where it runs and is 240 or newer, else a holder
-        /// that mpsgated starts.
+        /// The holder if one answers, systemd if it runs and is 240 or newer, else a holder that
+        /// mpsgated starts.
         Auto = "auto",
         /// A unit for each card.
         Systemd = "systemd",
@@ -290,11 +290,11 @@ words! {
 }
 
 words! {
-    /// What is done about a server that outlived its control daemon and still holds the card.
+    /// The treatment of a server that outlived its control daemon and still holds the card.
     Orphan {
-        /// The card waits for its end.
+        /// The card waits for the server's end.
         Wait = "wait",
-        /// It is ended.
+        /// The server is killed.
         Kill = "kill",
     }
 }
@@ -323,8 +323,8 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        // Prometheus' list of exporters has 9100 to 9999; what engines and kubelets give away by
-        // themselves begins at 30000.
+        // Prometheus' list of exporters has 9100 to 9999; the ports that engines and kubelets
+        // assign by themselves begin at 30000.
         Self { listen: Listen::At(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 19400)) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ConfigureError;
 
 /// What the operator wants.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Name of our handler (containerd, CRI-O) or runtime (Docker, Podman).
     pub name: String,
@@ -60,15 +60,7 @@ pub(crate) fn base(program: &str) -> &str {
 impl Options {
     /// For reading files where nothing is decided.
     pub(crate) fn reading() -> Self {
-        Self {
-            name: String::new(),
-            shim: String::new(),
-            runtime: String::new(),
-            keep_default: true,
-            all_handlers: false,
-            engine: None,
-            before: None,
-        }
+        Self { keep_default: true, ..Self::default() }
     }
 
     /// The program of a handler that was led through mpsgate and may not be any more:

@@ -358,8 +358,6 @@ fn docker_as_it_occurs() {
     for (name, before, options, line) in [
         ("missing", None, options(), ""),
         ("empty", Some(String::new()), options(), ""),
-        ("braces", Some("{}\n".to_owned()), options(), ""),
-        ("one line", Some("{\"debug\":true}".to_owned()), options(), ""),
         ("tabs, no last line end", Some(fixture("docker-tabs.json")), options(), ""),
         ("CRLF", Some("{\r\n  \"debug\": true\r\n}\r\n".to_owned()), options(), ""),
         ("with NVIDIA's runtime as default", Some(nvidia.clone()), options(), ""),

@@ -17,8 +17,9 @@ use mpsgate_policy::NoteAction;
 use tokio::time::Instant;
 
 use self::activate::activate;
-use self::reserve::reserve;
+use self::reserve::{Reservation, reserve};
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::line::{Caller, Line, Speaker};
 use crate::machine::ThisMachine;
 use crate::{operator, reload, status, tell, terminate};
@@ -44,7 +45,7 @@ pub(crate) async fn handle(
     }
     let answer = match call {
         Call::Reserve(call) => {
-            let answer = reserve(daemon, line, &caller, &call).await;
+            let answer = reserve(daemon, line, &caller, &call).await.map(Reservation::keep);
             daemon.events.reserved(since.elapsed(), answer.is_ok());
             answer
         }
@@ -53,7 +54,7 @@ pub(crate) async fn handle(
             daemon.events.activated(since.elapsed(), answer.is_ok());
             answer
         }
-        Call::Release(call) => release(daemon, &call),
+        Call::Release(call) => release(daemon, line, &call).await,
         Call::Terminate(call) => terminate::prepare(daemon, line, &call).await,
         Call::Report(call) => Ok(report(daemon, &call)),
         Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await))),
@@ -81,7 +82,7 @@ fn for_root() -> Refusal {
 
 type Answer = Result<Reply, Refusal>;
 
-fn release(daemon: &Daemon, call: &Release) -> Answer {
+async fn release(daemon: &Daemon, line: &mut Line, call: &Release) -> Answer {
     let text = daemon.change(|node, effects| {
         // A runtime tells of the end although it could not remove the cgroup: the watch waits for
         // that.
@@ -92,6 +93,12 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
             format!("{} released", entry.grant.memory)
         })
     });
+    // Whoever is told that it is released finds nothing of it.
+    let gone = async {
+        daemon.files.settled(FileKind::Records).await;
+        daemon.files.settled(FileKind::Doors).await;
+    };
+    line.wait("what the grant had is being removed", gone).await;
     Ok(Reply::Done { text: text.unwrap_or_default() })
 }
 

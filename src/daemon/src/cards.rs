@@ -34,10 +34,9 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::printable::few;
 use mpsgate_model::{Backoff, GpuUuid, Instance};
 use mpsgate_mps::{ControlDaemon, MpsInstance};
-use mpsgate_node::card::{CardId, Health, Trouble};
+use mpsgate_node::card::{CardEvent, CardId, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -49,8 +48,6 @@ use crate::orders::Order;
 use crate::{DaemonError, process};
 use mpsgate_host::clock::now_ms;
 
-/// Containers that a sentence names.
-const NAMED: usize = 10;
 /// Before MPS of a card is tried again.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -106,19 +103,18 @@ impl CardTask {
                 Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
                 Ok(ready) => {
                     self.watch = Watch::of(&ready.mps);
-                    self.set_ready(&ready, card.default_limit);
+                    self.happened(CardEvent::Answers(Box::new(ready.control.clone())));
                     self.in_force = InForce::default();
                     self.serve(&card, ready).await
                 }
                 Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await,
                 Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await,
-                Err(Fault::Unfit(trouble)) => {
-                    self.set_health(Health::Unfit(trouble));
+                Err(Fault::Unfit(why)) => {
+                    self.happened(CardEvent::Unfit(Schedule::Mps, why));
                     self.back_off(&card).await
                 }
-                Err(Fault::Failed(Trouble { why, hint })) => {
-                    let trouble = Trouble::new(format!("is not ready: {why}"), hint);
-                    self.set_health(Health::Unhealthy(trouble));
+                Err(Fault::Failed(why)) => {
+                    self.happened(CardEvent::Failed(Schedule::Mps, why));
                     self.back_off(&card).await
                 }
             };
@@ -131,7 +127,7 @@ impl CardTask {
     /// `None` once the card is no longer managed.
     fn card_id(&self) -> Option<CardId> {
         let node = self.daemon.node();
-        let card = node.card(&self.uuid).filter(|card| card.managed.is_some())?;
+        let card = node.card(&self.uuid).filter(|card| card.is_managed())?;
         Some(node.card_id(card))
     }
 
@@ -139,14 +135,15 @@ impl CardTask {
     async fn serve(&mut self, card: &CardId, ready: Ready) -> Next {
         let since = Instant::now();
         // As it was found: read anew, one that cannot be read now would count as ended.
-        let daemon = ProcessId { pid: ready.pid, start_time: ready.daemon.process.start_ticks() };
+        let daemon =
+            ProcessId { pid: ready.control.pid, start_time: ready.daemon.process.start_ticks() };
         let socket = ready.mps.dirs().gate_socket();
         let _answering = match questions::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
             Ok(answering) => answering,
             Err(error) => {
-                let why = format!("is not ready: cannot bind {}: {error}", socket.display());
+                let why = format!("cannot bind {}: {error}", socket.display());
                 let trouble = Trouble::new(why, "journalctl -u mpsgated -n 50");
-                self.set_health(Health::Unhealthy(trouble));
+                self.happened(CardEvent::Failed(Schedule::Mps, trouble));
                 return self.back_off(card).await;
             }
         };
@@ -188,7 +185,7 @@ impl CardTask {
         let since = Instant::now();
         let pid = u32::try_from(running.process.pid()).unwrap_or_default();
         self.watch = Watch::of(mps);
-        self.set_wedged(pid);
+        self.happened(CardEvent::Silent(pid));
         let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
         let mut ended = pin!(process::ended(&daemon));
         let mut look = Instant::now();
@@ -217,28 +214,13 @@ impl CardTask {
     async fn died(&mut self, card: &CardId, well_for: Duration) -> Next {
         self.break_grants().await;
         let wait = self.backoff.pause_after(well_for);
-        let why =
-            format!("lost its MPS control daemon, which is started again in {} s", wait.as_secs());
-        let hint = "mpsgate status names the containers that lost the card; try again in a moment";
-        self.set_health(Health::Unhealthy(Trouble::new(why, hint)));
+        self.happened(CardEvent::Died(wait));
         self.pause(card, wait, &[]).await
     }
 
     /// Servers of a dead control daemon hold the card.
     async fn wait_for_orphans(&mut self, card: &CardId, pids: &[u32]) -> Next {
-        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
-        let names = self.containers();
-        let of = if names.is_empty() { String::new() } else { format!(" for {names}") };
-        let why = format!(
-            "lost its MPS control daemon, whose server still holds the card{of}: pid {}",
-            list.join(", ")
-        );
-        let hint = format!(
-            "end the containers that were on the card, or the server itself: kill {}; mps.orphan = \
-             \"kill\" does that by itself",
-            list.join(" ")
-        );
-        self.set_health(Health::Unhealthy(Trouble::new(why, hint)));
+        self.happened(CardEvent::Orphaned(pids.to_vec()));
         let wait = self.backoff.pause();
         let orphans: Vec<ProcessId> =
             pids.iter().filter_map(|pid| process::identify(*pid)).collect();
@@ -290,30 +272,19 @@ impl CardTask {
     /// The card's CUDA processes have lost it: their containers must be restarted.
     async fn break_grants(&self) {
         crash_point!("grants.before_breaking");
-        let names: Vec<String> = self.daemon.change(|node, effects| {
-            let broken = node.mark_broken(&self.uuid, now_ms(), effects);
-            let entries = broken.iter().filter_map(|key| node.ledger().get(key));
-            entries.map(|entry| entry.grant.name()).collect()
+        let is_news = self.daemon.change(|node, effects| {
+            let before = node.changes();
+            let lost = CardEvent::ClientsLost(now_ms());
+            node.apply(&self.uuid, lost, std::time::Instant::now(), effects);
+            node.changes() != before
         });
-        if names.is_empty() {
+        if !is_news {
             return;
         }
         crash_point!("grants.broken");
-        log::error!(
-            uuid = self.uuid.as_str(), containers = names.join(","),
-            hint = "restart these containers"; "grants broken: their MPS died"
-        );
         // A failure is logged, and tried again.
         if self.daemon.recorded().await.is_err() {
             self.daemon.unwritten.notify_one();
         }
-    }
-
-    /// Containers with a grant on the card, for a sentence; empty where there are none.
-    fn containers(&self) -> String {
-        let node = self.daemon.node();
-        let all: Vec<String> =
-            node.ledger().on_card(&self.uuid).map(|entry| entry.grant.name()).collect();
-        few(all, NAMED)
     }
 }

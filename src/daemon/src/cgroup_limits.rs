@@ -27,7 +27,7 @@ use std::time::Duration;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{CgroupId, Entry, State};
 use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
-use mpsgate_node::card::Trouble;
+use mpsgate_node::card::{CardEvent, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -113,7 +113,8 @@ async fn limit(daemon: &Daemon, entry: &Entry, is_late: impl Fn() -> bool) {
     let Some(mut target) = target(daemon, entry) else {
         let why = "the runtime's hook named no cgroup of a container";
         for card in &entry.grant.cards {
-            publish(daemon, &card.uuid, Some(Trouble::new(why, "journalctl -u mpsgated -n 50")));
+            let trouble = Trouble::new(why, "journalctl -u mpsgated -n 50");
+            daemon.happened(&card.uuid, CardEvent::CgroupLimit(Some(trouble)));
         }
         return;
     };
@@ -198,7 +199,8 @@ async fn clear(daemon: &Daemon, entry: &Entry) {
     if let Some(target) = target(daemon, entry) {
         clear_at(daemon, target).await;
     }
-    exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
+    let key = entry.grant.key.clone();
+    daemon.records(move |at| exec_record::remove(at, &key));
 }
 
 async fn clear_at(daemon: &Daemon, target: Target) {
@@ -285,32 +287,12 @@ fn target(daemon: &Daemon, entry: &Entry) -> Option<Target> {
 fn tell(daemon: &Daemon, target: &Target, held: &Result<(), Lack>) {
     for card in &target.cards {
         match held {
-            Ok(()) => publish(daemon, &card.uuid, None),
+            Ok(()) => daemon.happened(&card.uuid, CardEvent::CgroupLimit(None)),
             Err(lack) if lack.uuid.as_ref().is_none_or(|uuid| *uuid == card.uuid) => {
-                publish(daemon, &card.uuid, Some(lack.trouble.clone()));
+                let trouble = Some(lack.trouble.clone());
+                daemon.happened(&card.uuid, CardEvent::CgroupLimit(trouble));
             }
             Err(_) => {}
-        }
-    }
-}
-
-/// For `status`; and in the log, once for as long as the card has a grant without. What another
-/// grant has does not take a reason away.
-fn publish(daemon: &Daemon, uuid: &GpuUuid, trouble: Option<Trouble>) {
-    let mut node = daemon.node();
-    let all_held = node.all_held(uuid);
-    let Some(card) = node.card_mut(uuid) else { return };
-    match trouble {
-        None if all_held => card.unlimited = None,
-        None => {}
-        Some(trouble) => {
-            if card.unlimited.is_none() {
-                log::info!(
-                    uuid = uuid.as_str(), reason = trouble.why.as_str(), hint = trouble.hint.as_str();
-                    "the driver does not limit containers of the card by cgroup: the guarantee is the next lower one"
-                );
-            }
-            card.unlimited = Some(trouble);
         }
     }
 }

@@ -6,9 +6,10 @@ mod sharing;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpsgate_api::{Done, NodeSnapshot, Status};
 use mpsgate_host::clock::now_ms;
@@ -16,8 +17,8 @@ use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, Refusal};
-use mpsgate_node::card::Health;
-use mpsgate_node::{Effect, NOT_YET, Node};
+use mpsgate_node::card::{Card, CardEvent, Health};
+use mpsgate_node::{Backend, Effect, NOT_YET, Node};
 use mpsgate_policy::overrides;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -26,13 +27,14 @@ use crate::around::Around;
 use crate::cdi;
 use crate::counters::Events;
 use crate::doors::{Door, Sockets};
+use crate::files::{FileKind, Files};
 use crate::hardware::Hardware;
 use crate::orders::{HandedOver, LimitOrder, Order};
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::token_store::Tokens;
 use crate::usage::Usage;
-use crate::{DaemonError, Paths, exec_record, record, tell};
+use crate::{DaemonError, Paths, card_news, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -53,9 +55,11 @@ pub(crate) struct Daemon {
     pub(crate) paths: Paths,
     pub(crate) settings: Arc<Settings>,
     pub(crate) hardware: Arc<Hardware>,
-    node: Mutex<Node>,
-    /// Locked after the state, by who writes it.
-    ledger_file: Mutex<LedgerFile>,
+    node: Arc<Mutex<Node>>,
+    /// Of its writer alone.
+    ledger_file: Arc<Mutex<LedgerFile>>,
+    /// Whatever is written below our directories.
+    pub(crate) files: Arc<Files>,
     /// Locked after the state, where both are.
     around: Mutex<Around>,
     /// What is counted and timed, for the metrics.
@@ -76,7 +80,7 @@ pub(crate) struct Daemon {
     pub(crate) unwritten: Notify,
     /// One look at NVML at a time: should it hang, the next ones do not pile up behind it.
     pub(crate) looking: Arc<tokio::sync::Mutex<()>>,
-    /// The snapshot that was written last.
+    /// The snapshot that was written last. Of its writer alone.
     pub(crate) snapshot: Mutex<Option<NodeSnapshot>>,
     pub(crate) tokens: Arc<Tokens>,
     /// Told when the cards should be looked at now.
@@ -103,6 +107,7 @@ impl Daemon {
         settings: Settings,
         node: Node,
         ledger_file: LedgerFile,
+        files: Files,
         tasks: mpsc::UnboundedSender<Task>,
         limits: mpsc::UnboundedSender<LimitOrder>,
     ) -> Self {
@@ -114,8 +119,9 @@ impl Daemon {
             paths,
             settings,
             hardware,
-            node: Mutex::new(node),
-            ledger_file: Mutex::new(ledger_file),
+            node: Arc::new(Mutex::new(node)),
+            ledger_file: Arc::new(Mutex::new(ledger_file)),
+            files: Arc::new(files),
             around: Mutex::default(),
             events: Events::new(),
             usage,
@@ -142,7 +148,7 @@ impl Daemon {
         }
     }
 
-    /// The state. Never held across an await, nor over a call to a driver.
+    /// The state. Never held across an await, nor over a call to a driver or a write.
     pub(crate) fn node(&self) -> MutexGuard<'_, Node> {
         // A panic ends the process (`panic = "abort"`), so nobody can have left it half changed.
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
@@ -156,12 +162,19 @@ impl Daemon {
         changed
     }
 
+    /// Tells the state what happened to a card, then does what follows from it.
+    pub(crate) fn happened(&self, card: &GpuUuid, event: CardEvent) {
+        self.change(|node, effects| node.apply(card, event, Instant::now(), effects));
+    }
+
     /// The one place where what the state wants is done.
     fn perform(&self, effect: Effect) {
         match effect {
-            Effect::RemoveRecord(key) => exec_record::remove(&self.paths.grants(), &key),
-            Effect::RewriteRecord(grant) => exec_record::renew(&self.paths.grants(), &grant),
-            Effect::RemoveLeftovers => exec_record::remove_leftovers(&self.paths.grants()),
+            Effect::RemoveRecord(key) => self.records(move |at| exec_record::remove(at, &key)),
+            Effect::RewriteRecord(grant) => {
+                self.records(move |at| exec_record::renew(at, &grant));
+            }
+            Effect::RemoveLeftovers => self.records(exec_record::remove_leftovers),
             Effect::TellEnd(entry, how) => log_ended(&entry, how),
             Effect::WriteLedger => self.unwritten.notify_one(),
             Effect::Publish => self.tell_ledger_change(),
@@ -171,19 +184,32 @@ impl Daemon {
                 // The task is gone only at shutdown; the next start sees to both.
                 let _ = self.limits.send(LimitOrder::Clear(entry));
             }
-            Effect::CloseDoor(grant) => {
-                if let Some(door) = Door::of(&self.paths, &grant) {
-                    door.close();
-                }
-            }
+            Effect::CloseDoor(grant) => drop(self.close_door(&grant)),
             Effect::Cap(card) => {
                 self.order(&card, Order::Cap);
+            }
+            Effect::TellCard(card, gpu, news) => card_news::tell(&card, gpu, news),
+            Effect::Look => self.look.notify_one(),
+            Effect::CheckComputeMode(card) => {
+                self.order(&card, Order::ComputeMode);
             }
             Effect::Count(what) => self.events.acted(what),
             Effect::TellPod(pod, why, sentence) => {
                 tell::acted(self.recorder(), pod, why, &sentence);
             }
         }
+    }
+
+    /// Has something done to the exec records.
+    pub(crate) fn records(&self, work: impl FnOnce(&Path) + Send + 'static) {
+        let directory = self.paths.grants();
+        self.files.post(FileKind::Records, move || work(&directory));
+    }
+
+    /// Closes a grant's door, where it has one; it is done also where nobody waits.
+    pub(crate) fn close_door(&self, grant: &Grant) -> impl Future<Output = ()> + use<> {
+        let door = Door::of(&self.paths, grant);
+        self.files.run(FileKind::Doors, move || door.iter().for_each(Door::close))
     }
 
     /// Remembers what was done to a container or process.
@@ -206,9 +232,9 @@ impl Daemon {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
         let settings = self.settings.now();
-        let managed = node.cards.iter().filter(|card| card.managed.is_some() && node.under_mps());
-        let answered: Vec<_> =
-            managed.map(|card| (card.index, card.qualified.conclusion.tolerance)).collect();
+        let tolerance =
+            |card: &Card| Some((card.index, node.backend().conclusion(card)?.tolerance));
+        let answered: Vec<_> = node.cards().iter().filter_map(tolerance).collect();
         let overrides = overrides(&settings.policy, &answered);
         Status { api_server, overrides, ..self.around().status(&node) }
     }
@@ -254,8 +280,8 @@ impl Daemon {
     pub(crate) fn is_starting(&self) -> bool {
         let node = self.node();
         node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == NOT_YET)
-            || node.cards.iter().any(|card| {
-                card.managed.is_some() && card.closed.is_none() && card.health == Health::Starting
+            || node.cards().iter().any(|card| {
+                card.is_managed() && !card.is_closed() && *card.health() == Health::Starting
             })
     }
 
@@ -286,24 +312,25 @@ impl Daemon {
         let _ = self.tasks.send(task);
     }
 
-    /// Returns once everything that was changed so far is in the ledger's file.
-    ///
-    /// One write serves all who have come meanwhile: of 200 callers at once, the first lets the
-    /// others change the ledger too before it writes.
-    pub(crate) async fn recorded(&self) -> Result<(), Refusal> {
-        let changes = self.node().changes();
-        tokio::task::yield_now().await;
-        if self.node().is_written(changes) { Ok(()) } else { self.write() }
-    }
-
-    /// Brings the ledger's file up to date.
+    /// Returns once everything that was changed so far is in the ledger's file. One write serves
+    /// all who have come meanwhile.
     ///
     /// # Errors
     /// A refusal for what asked for memory. The file is then as it was.
-    pub(crate) fn write(&self) -> Result<(), Refusal> {
-        let mut node = self.node();
-        let mut file = self.ledger_file.lock().unwrap_or_else(PoisonError::into_inner);
-        record::write(&mut node, &mut file)
+    pub(crate) async fn recorded(&self) -> Result<(), Refusal> {
+        let changes = self.node().changes();
+        // Of 200 callers at once, the first lets the others change the ledger too before it is
+        // written.
+        tokio::task::yield_now().await;
+        if self.node().is_written(changes) {
+            return Ok(());
+        }
+        let (node, file) = (Arc::clone(&self.node), Arc::clone(&self.ledger_file));
+        let write = move || {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            record::write(&node, &mut file, changes)
+        };
+        self.files.run(FileKind::Ledger, write).await
     }
 
     /// Has a grant's cgroup limited, as far as driver and kernel can. Returns when that is done, or
@@ -321,8 +348,8 @@ impl Daemon {
         self.card_tasks().get(card).is_some_and(|card_task| card_task.send(order).is_ok())
     }
 
-    /// The one seam to what blocks: NVML, control daemons, their files. A panic in it goes on in
-    /// whoever waits.
+    /// The one seam to what blocks but writes of ours: NVML, control daemons, their files.
+    /// A panic in it goes on in whoever waits.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Hardware) -> T + Send + 'static,

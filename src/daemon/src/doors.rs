@@ -30,34 +30,34 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A grant's door.
-#[derive(Debug)]
-pub(crate) struct Door<'a> {
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
     dirs: MpsDirectories,
     kind: Kind,
-    name: &'a str,
+    name: String,
 }
 
-impl<'a> Door<'a> {
+impl Door {
     /// `None` where the grant has none.
-    pub(crate) fn of(paths: &Paths, grant: &'a Grant) -> Option<Self> {
+    pub(crate) fn of(paths: &Paths, grant: &Grant) -> Option<Self> {
         let (kind, card) = (grant.door()?, grant.cards.first()?);
         let dirs = directories(paths, card.minor)?;
-        Some(Self { dirs, kind, name: grant.key.instance.as_str() })
+        Some(Self { dirs, kind, name: grant.key.instance.as_str().to_owned() })
     }
 
-    /// Tells the gate of the container.
+    /// Tells the gate of the container. Blocks.
     ///
     /// # Errors
     /// Why it cannot be told.
     pub(crate) fn tell(&self, container: &Container) -> Result<(), String> {
         let bytes = container.write().map_err(|error| error.to_string())?;
-        self.dirs.put_door(self.kind, self.name, &bytes).map_err(|error| chain(&error))
+        self.dirs.put_door(self.kind, &self.name, &bytes).map_err(|error| chain(&error))
     }
 
     /// Returns once clients can connect.
     pub(crate) async fn opened(&self, sockets: &Sockets) {
-        let mut seen = sockets.watch(&self.dirs.door_dir(self.kind, self.name));
-        while !self.dirs.is_open_door(self.kind, self.name) {
+        let mut seen = sockets.watch(&self.dirs.door_dir(self.kind, &self.name));
+        while !self.dirs.is_open_door(self.kind, &self.name) {
             match &mut seen {
                 Some(seen) => drop(timeout(LOOK_AGAIN, seen.changed()).await),
                 None => tokio::time::sleep(LOOK).await,
@@ -65,9 +65,9 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// One that cannot be closed now is at the next start.
+    /// One that cannot be closed now is at the next start. Blocks.
     pub(crate) fn close(&self) {
-        close(&self.dirs, self.name);
+        close(&self.dirs, &self.name);
     }
 }
 
@@ -78,16 +78,7 @@ fn close(dirs: &MpsDirectories, name: &str) {
     }
 }
 
-/// Where a card's gate says what is wrong with it.
-pub(crate) fn where_to_look(minor: u32) -> String {
-    format!(
-        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; under \
-         Kubernetes kubectl logs -c gate of mpsgated's pod; without either \
-         /run/mpsgate/mps/{minor}/log/gate.log"
-    )
-}
-
-/// Closes the doors of grants that ended while mpsgated was away.
+/// Closes the doors of grants that ended while mpsgated was away. Blocks.
 pub(crate) fn remove_strays(paths: &Paths, ledger: &Ledger) {
     let Ok(cards) = std::fs::read_dir(paths.mps()) else { return };
     let cards = cards.flatten().filter_map(|card| card.file_name().to_str()?.parse().ok());

@@ -9,15 +9,15 @@ use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mpsgate_config::paths;
 use mpsgate_configure::{ConfigureError, Disk, Options, Report, Source, Version, containerd, crio};
 use mpsgate_host::engine::{Engine, Kind};
 use mpsgate_host::exchange::Exchange;
+use mpsgate_host::process::changed_since;
 
 use crate::error::chain;
-use crate::process;
 use crate::program::ask;
 
 /// An engine reads its settings within milliseconds; a node under load takes longer.
@@ -126,20 +126,11 @@ fn by_files(engine: &Engine, files: &Files, options: &Options) -> Result<Report,
 
 /// Whether a file of its settings is younger than it.
 fn stale(engine: &Engine, files: &Files) -> bool {
-    let Some(running) =
-        process::ticks_now().and_then(|now| now.checked_sub(engine.process.start_time))
-    else {
-        return false;
-    };
-    // Ages, not times of day: the clock may have been set since. A tick is a hundredth of a second.
-    let running = Duration::from_millis(running.saturating_mul(10));
     let settings = files.seen.borrow();
+    let paths = settings.iter().map(|(path, _)| path.as_path());
     // NVIDIA's are read with every container.
-    let own =
-        settings.iter().filter(|(path, _)| !path.starts_with("/etc/nvidia-container-runtime"));
-    own.filter_map(|(path, _)| std::fs::metadata(path).ok()?.modified().ok())
-        .filter_map(|changed| SystemTime::now().duration_since(changed).ok())
-        .any(|unchanged| unchanged < running)
+    let own = paths.filter(|path| !path.starts_with("/etc/nvidia-container-runtime"));
+    changed_since(&engine.process, own).is_some()
 }
 
 /// The node's files, as far as they are root's alone to change, and which were looked at.

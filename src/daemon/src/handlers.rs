@@ -27,10 +27,7 @@ pub(crate) fn options(runtime: &Path) -> Options {
         name: "mpsgate".to_owned(),
         shim: paths::RUNTIME.to_owned(),
         runtime: runtime.to_string_lossy().into_owned(),
-        keep_default: false,
-        all_handlers: false,
-        engine: None,
-        before: None,
+        ..Options::default()
     }
 }
 

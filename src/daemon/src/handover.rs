@@ -2,16 +2,19 @@
 //! the settings, the node's label. All take turns.
 
 use std::future::Future;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mpsgate_host::crash_point;
 use mpsgate_model::printable::few;
 use mpsgate_model::{Code, Refusal};
-use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble};
+use mpsgate_node::card::{Card, CardEvent, CardId, Closing, Health, ManagedBy, Trouble};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::hardware::Objection;
 use crate::line::Line;
 use crate::orders::Order;
@@ -19,6 +22,8 @@ use crate::{cards, managed, process, snapshot};
 
 /// Holders that a refusal names.
 const NAMED: usize = 10;
+/// What is waited for before a card is anybody's.
+pub(crate) const PUBLISHING: &str = "the shim is being told of the card";
 
 /// Who is told what is waited for.
 pub(crate) enum Told<'a> {
@@ -55,13 +60,13 @@ pub(crate) async fn hand_over(
         return Err(refusal);
     }
     if by == ManagedBy::Operator {
-        managed::change(&daemon.paths.managed(), &card.uuid, true)
-            .map_err(|error| not_recorded(daemon, &error))?;
+        let card = card.uuid.clone();
+        write_down(daemon, told, move |path| managed::change(path, &card, true)).await?;
     }
     crash_point!("enable.recorded");
-    set_managed(daemon, card, Some(by));
+    daemon.happened(&card.uuid, CardEvent::HandedOver(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
-    snapshot::publish(daemon);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("enable.published");
     let changes = daemon.changes();
     cards::start(daemon, &card.uuid);
@@ -108,8 +113,8 @@ pub(crate) async fn give_back(
     card: &CardId,
 ) -> Result<String, Refusal> {
     let label = label(daemon, card);
-    {
-        let mut node = daemon.node();
+    // Under the same lock as the count: no grant can slip in.
+    daemon.change(|node, effects| {
         let holders: Vec<String> = node
             .ledger()
             .on_card(&card.uuid)
@@ -122,12 +127,9 @@ pub(crate) async fn give_back(
                 "stop these containers first; mpsgate status shows when the last grant has ended",
             ));
         }
-        // Under the same lock as the count: no grant can slip in.
-        if let Some(card) = node.card_mut(&card.uuid) {
-            let hint = "use another card, or enable it again: mpsgate enable GPU";
-            card.closed = Some(Trouble::new("is being taken back", hint));
-        }
-    }
+        node.apply(&card.uuid, CardEvent::Closed(Closing::TakeBack), Instant::now(), effects);
+        Ok(())
+    })?;
     crash_point!("disable.fenced");
     take_back(daemon, told, card, &label).await?;
     crash_point!("disable.forgotten");
@@ -152,11 +154,7 @@ async fn take_back(
     };
     let stopped = told.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
     if let Err(Trouble { why, hint }) = stopped {
-        let mut node = daemon.node();
-        let stopped = node.stopped.contains(&card.uuid);
-        if let Some(card) = node.card_mut(&card.uuid) {
-            card.set_stopped(stopped);
-        }
+        daemon.happened(&card.uuid, CardEvent::Reopened);
         return Err(Refusal::new(
             Code::GpuUnhealthy,
             format!("{label} could not be taken back: {why}"),
@@ -165,11 +163,11 @@ async fn take_back(
     }
     crash_point!("disable.stopped");
     daemon.card_tasks().remove(&card.uuid);
-    set_managed(daemon, card, None);
-    snapshot::publish(daemon);
+    daemon.happened(&card.uuid, CardEvent::TakenBack);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("disable.published");
-    managed::change(&daemon.paths.managed(), &card.uuid, false)
-        .map_err(|error| not_recorded(daemon, &error))
+    let card = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::change(path, &card, false)).await
 }
 
 /// Waits until the first attempt to bring a card up has ended.
@@ -179,7 +177,7 @@ pub(crate) async fn settled(
     mut changes: tokio::sync::watch::Receiver<u64>,
 ) -> Health {
     loop {
-        let health = daemon.node().card(&card.uuid).map(|card| card.health.clone());
+        let health = daemon.node().card(&card.uuid).map(|card| card.health().clone());
         match health {
             Some(Health::Starting) => {}
             Some(health) => return health,
@@ -197,31 +195,6 @@ pub(crate) async fn settled(
 
 fn label(daemon: &Daemon, card: &CardId) -> String {
     daemon.node().card(&card.uuid).map_or_else(|| card.uuid.to_string(), Card::label)
-}
-
-fn set_managed(daemon: &Daemon, card: &CardId, managed: Option<ManagedBy>) {
-    let mut node = daemon.node();
-    match managed {
-        Some(ManagedBy::Operator) => {
-            node.handed_over.insert(card.uuid.clone());
-        }
-        // What the settings hand over, only they take back.
-        Some(ManagedBy::Settings) => {}
-        None => {
-            node.handed_over.remove(&card.uuid);
-            node.stopped.remove(&card.uuid);
-        }
-    }
-    if let Some(card) = node.card_mut(&card.uuid) {
-        card.managed = managed;
-        card.closed = None;
-        card.health = Health::Starting;
-        card.mps = None;
-        card.server_uid = None;
-    }
-    drop(node);
-    daemon.tell_change();
-    daemon.look.notify_one();
 }
 
 fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
@@ -249,12 +222,20 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
     }
 }
 
-pub(crate) fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    not_written(daemon, &daemon.paths.managed(), error)
+/// Changes the file of what operators have set.
+pub(crate) async fn write_down(
+    daemon: &Daemon,
+    told: &mut Told<'_>,
+    change: impl FnOnce(&Path) -> io::Result<()> + Send + 'static,
+) -> Result<(), Refusal> {
+    let path = daemon.paths.managed();
+    let changed = daemon.files.run(FileKind::Managed, move || change(&path));
+    let changed = told.wait("what the operator wants is being written down", changed).await;
+    changed.map_err(|error| not_written(daemon, &daemon.paths.managed(), &error))
 }
 
 /// Below the state directory.
-pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &io::Error) -> Refusal {
     Refusal::new(
         Code::Ledger,
         format!("{} cannot be changed: {error}", path.display()),

@@ -23,13 +23,13 @@ use mpsgate_mps::{
     Capabilities, ControlDaemon, HoldSpawner, Kept, MpsDirectories, MpsError, MpsInstance, Origin,
     OwnHolder, Spawner, UnitSpawner, choose_spawner, server_of,
 };
-use mpsgate_node::card::{CardId, Ends, Trouble};
+use mpsgate_node::card::{CardId, Control, Ends, Trouble};
 
 mod compute_mode;
 pub(crate) mod control;
 mod share;
 
-use self::control::{View, limit_default, mps_trouble, view};
+use self::control::{limit_default, mps_trouble, view};
 use crate::error::chain;
 use crate::settings::Settings;
 use crate::{Paths, process, qualification};
@@ -71,13 +71,8 @@ pub(crate) struct Ready {
     pub(crate) daemon: Arc<ControlDaemon>,
     /// The control daemon's directory, for the gate.
     pub(crate) pipe: Arc<OwnedFd>,
-    pub(crate) pid: u32,
-    pub(crate) multiuser: bool,
-    pub(crate) max_clients: u32,
-    pub(crate) ends: Ends,
     pub(crate) simulated: bool,
-    pub(crate) adopted: bool,
-    pub(crate) view: View,
+    pub(crate) control: Control,
 }
 
 /// Why a card is not ready.
@@ -200,16 +195,19 @@ impl Hardware {
         let ends = Ends::Doors(self.paths.mps().join(card.minor.to_string()).display().to_string());
         let pipe_dir = mps.dirs().pipe_dir();
         let pipe = mps.pipe().and_then(|pipe| pipe.ok_or(MpsError::NotRunning { pipe_dir }));
-        let view = view(&mps);
-        Ok(Ready {
-            pipe: Arc::new(pipe.map_err(failed)?),
+        let control = Control {
             pid: u32::try_from(daemon.process.pid()).unwrap_or_default(),
+            adopted: origin == Origin::Adopted,
             multiuser,
             max_clients: self.max_clients(&nvml),
             ends,
+            limit: card.default_limit,
+            view: view(&mps),
+        };
+        Ok(Ready {
+            pipe: Arc::new(pipe.map_err(failed)?),
             simulated: nvml.is_simulated(),
-            adopted: origin == Origin::Adopted,
-            view,
+            control,
             mps: Arc::new(mps),
             daemon: Arc::new(daemon),
         })

@@ -4,17 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mpsgate_config::Schedule;
-use mpsgate_model::{ComputeMode, GpuUuid, Mib};
-use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
-use mpsgate_node::{NOT_YET, Node};
-use mpsgate_policy::Disturbance;
+use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_node::card::{Card, CardEvent, CardId, Seen, Trouble};
+use mpsgate_node::{Effect, NOT_YET, Node};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
-use crate::orders::Order;
 use crate::{DaemonError, cards, kubelet, qualification, snapshot};
 
 /// Between two looks while all is well, and while something has to be tried again.
@@ -41,7 +38,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         if answers && !given_back {
             given_back = give_back_strangers(&daemon).await;
         }
-        snapshot::publish(&daemon);
+        drop(snapshot::publish(&daemon));
         let wait = if answers && given_back { QUIET } else { FAILING };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -90,30 +87,38 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> bool {
         move |hardware: &Hardware| (hardware.control_program(), qualification::load(&kept, known));
     let (control, answers) = daemon.blocking(read).await;
     let kubelet = kubelet::has_kubelet(&daemon.paths);
-    let mut node = daemon.node();
+    let answers = daemon.change(|node, effects| {
+        note_kubelet(daemon, node, kubelet);
+        match found {
+            Ok(found) => {
+                take(daemon, node, found, effects);
+                node.driver.control = control;
+                take_answers(node, answers);
+                true
+            }
+            Err(trouble) => {
+                note_trouble(node, trouble);
+                false
+            }
+        }
+    });
+    daemon.tell_change();
+    answers
+}
+
+fn note_kubelet(daemon: &Daemon, node: &mut Node, kubelet: bool) {
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
         log::info!(kubelet; "kubelet looked for");
         // Without a kubelet nobody has looked.
         daemon.look_at_handlers.notify_one();
     }
-    let answers = match found {
-        Ok(found) => {
-            take(daemon, &mut node, found);
-            node.driver.control = control;
-            take_answers(&mut node, answers);
-            true
-        }
-        Err(trouble) => {
-            if node.driver.trouble.as_ref() != Some(&trouble) {
-                log::error!(reason = trouble.why.as_str(), hint = trouble.hint.as_str(); "NVML does not answer");
-                node.driver.trouble = Some(trouble);
-            }
-            false
-        }
-    };
-    drop(node);
-    daemon.tell_change();
-    answers
+}
+
+fn note_trouble(node: &mut Node, trouble: Trouble) {
+    if node.driver.trouble.as_ref() != Some(&trouble) {
+        log::error!(reason = trouble.why.as_str(), hint = trouble.hint.as_str(); "NVML does not answer");
+        node.driver.trouble = Some(trouble);
+    }
 }
 
 /// The managed cards, and new ones: their answers count.
@@ -121,7 +126,7 @@ fn known(daemon: &Daemon, found: &Result<Inventory, Trouble>) -> Vec<GpuUuid> {
     let Ok(found) = found else { return Vec::new() };
     let node = daemon.node();
     let all = found.cards.iter().filter_map(|card| GpuUuid::parse(&card.uuid).ok());
-    all.filter(|uuid| node.card(uuid).is_none_or(|card| card.managed.is_some())).collect()
+    all.filter(|uuid| node.card(uuid).is_none_or(Card::is_managed)).collect()
 }
 
 fn take_answers(node: &mut Node, answers: BTreeMap<GpuUuid, qualification::Found>) {
@@ -139,7 +144,7 @@ fn take_answers(node: &mut Node, answers: BTreeMap<GpuUuid, qualification::Found
     node.conclude();
 }
 
-fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
+fn take(daemon: &Daemon, node: &mut Node, found: Inventory, effects: &mut Vec<Effect>) {
     if node.driver.trouble.take().is_some() {
         log::info!(
             cards = found.cards.len(), driver = found.driver.as_deref(), simulated = found.simulated;
@@ -148,127 +153,40 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
     }
     node.driver.simulated = found.simulated;
     node.driver.version = found.driver;
-    let mut seen = BTreeSet::new();
+    let (manage, now) = (daemon.settings.now().gpus.manage.clone(), Instant::now());
+    let mut missing: BTreeSet<GpuUuid> = node.cards().iter().map(|c| c.uuid.clone()).collect();
     for card in found.cards {
         let Ok(uuid) = GpuUuid::parse(&card.uuid) else {
             log::warn!(uuid = card.uuid.as_str(); "card with an unknown form of UUID is left alone");
             continue;
         };
-        seen.insert(uuid.clone());
-        let memory = daemon.hardware.grantable(card.memory_total_mib);
-        let shared = node.schedule.now() == Schedule::Share;
-        if node.card(&uuid).is_none() {
-            let managed = who_manages(daemon, node, &uuid);
-            let mut card = new_card(&uuid, managed);
-            card.set_stopped(card.managed.is_some() && node.stopped.contains(&uuid));
-            node.cards.push(card);
-            // Who looked may not be the one who starts card tasks.
-            daemon.look.notify_one();
-        }
-        let Some(known) = node.card_mut(&uuid) else { continue };
-        known.index = card.index;
-        known.minor = card.minor;
-        known.name = card.name;
-        known.total = Mib(card.memory_total_mib);
-        known.memory = memory;
-        known.used = Mib(card.memory_used_mib);
-        let changed = known.compute_mode.replace(card.compute_mode) != known.compute_mode;
-        let served = known.mps.as_ref().is_some_and(|mps| mps.pid.is_some());
-        if (served && card.compute_mode != ComputeMode::ExclusiveProcess) || (shared && changed) {
-            daemon.order(&uuid, Order::ComputeMode);
-        }
-        if known.lost.take().is_some() {
-            log::info!(uuid = uuid.as_str(); "card is back");
-            known.saw(Disturbance::NotReady, "NVML did not show it for a moment");
-        }
-    }
-    lose(node, &seen, &found.failed);
-    node.cards.sort_by_key(|card| card.index);
-}
-
-/// Marks what NVML does not show any more; forgets it where nobody depends on it.
-fn lose(node: &mut Node, seen: &BTreeSet<GpuUuid>, failed: &[(Option<String>, Trouble)]) {
-    let missing: Vec<GpuUuid> =
-        node.cards.iter().map(|c| c.uuid.clone()).filter(|uuid| !seen.contains(uuid)).collect();
-    for uuid in missing {
-        let held = node.ledger().on_card(&uuid).next().is_some();
-        let told = failed.iter().find(|(of, _)| of.as_deref() == Some(uuid.as_str()));
-        // NVML does not tell the UUID of every lost card; with one failure it can only be that.
-        let told = told.or_else(|| failed.first().filter(|(of, _)| of.is_none()));
-        let trouble = match told {
-            Some((_, Trouble { why, hint })) => {
-                Trouble::new(format!("does not answer: {why}"), hint.clone())
-            }
-            None => Trouble::new(
-                "is not seen by the NVIDIA driver any more",
-                "look for Xid lines in dmesg; nvidia-smi -L",
-            ),
+        missing.remove(&uuid);
+        let seen = Seen {
+            index: card.index,
+            minor: card.minor,
+            name: card.name,
+            total: Mib(card.memory_total_mib),
+            memory: daemon.hardware.grantable(card.memory_total_mib),
+            used: Mib(card.memory_used_mib),
+            compute_mode: card.compute_mode,
+            is_named: manage.includes(uuid.as_str()),
         };
-        let Some(card) = node.card_mut(&uuid) else { continue };
-        if card.managed.is_none() && !held {
-            node.cards.retain(|card| card.uuid != uuid);
-        } else if card.lost.as_ref() != Some(&trouble) {
-            log::error!(uuid = uuid.as_str(), reason = trouble.why.as_str(), hint = trouble.hint.as_str(); "card lost");
-            card.lost = Some(trouble);
-        }
+        node.apply(&uuid, CardEvent::Seen(Box::new(seen)), now, effects);
     }
-}
-
-fn who_manages(daemon: &Daemon, node: &mut Node, uuid: &GpuUuid) -> Option<ManagedBy> {
-    let held = node.ledger().on_card(uuid).next().is_some();
-    if daemon.settings.now().gpus.manage.includes(uuid.as_str()) {
-        let handed_over = node.handed_over.contains(uuid);
-        // What it holds grants on it gives back when they have ended.
-        let left = node.schedule.leaves(uuid) && !handed_over && !held;
-        return (!left).then_some(ManagedBy::Settings);
-    }
-    if node.handed_over.contains(uuid) {
-        return Some(ManagedBy::Operator);
-    }
-    held.then(|| {
-        log::warn!(
-            uuid = uuid.as_str(), hint = "when they have ended: mpsgate disable GPU";
-            "card was taken out of the settings while it has grants and stays managed"
-        );
-        ManagedBy::Operator
-    })
-}
-
-fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
-    Card {
-        uuid: uuid.clone(),
-        index: 0,
-        minor: 0,
-        name: String::new(),
-        total: Mib(0),
-        memory: Mib(0),
-        used: Mib(0),
-        compute_mode: None,
-        managed,
-        health: Health::Starting,
-        lost: None,
-        closed: None,
-        ends: Ends::None,
-        max_clients: 0,
-        multiuser: false,
-        server_uid: None,
-        serverless: false,
-        shared_memory: None,
-        cap: Mib(0),
-        mps: None,
-        watched: Watched::default(),
-        unlimited: None,
-        gate: None,
-        gate_process: None,
-        qualified: Qualified::default(),
+    for uuid in missing {
+        let told = found.failed.iter().find(|(of, _)| of.as_deref() == Some(uuid.as_str()));
+        // NVML does not tell the UUID of every lost card; with one failure it can only be that.
+        let told = told.or_else(|| found.failed.first().filter(|(of, _)| of.is_none()));
+        let told = told.map(|(_, trouble)| trouble.clone());
+        node.apply(&uuid, CardEvent::Vanished(told), now, effects);
     }
 }
 
 fn start_card_tasks(daemon: &Arc<Daemon>) {
     let managed: Vec<GpuUuid> = {
         let node = daemon.node();
-        let kept = |card: &&Card| card.managed.is_some() && card.closed.is_none();
-        node.cards.iter().filter(kept).map(|c| c.uuid.clone()).collect()
+        let kept = |card: &&Card| card.is_managed() && !card.is_closed();
+        node.cards().iter().filter(kept).map(|c| c.uuid.clone()).collect()
     };
     for uuid in managed {
         let kept = daemon.card_tasks().contains_key(&uuid);
@@ -288,9 +206,9 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> bool {
     for uuid in leased {
         let card = {
             let node = daemon.node();
-            let card = node.cards.iter().find(|card| card.uuid.as_str() == uuid);
+            let card = node.cards().iter().find(|card| card.uuid.as_str() == uuid);
             match card {
-                Some(card) if card.managed.is_some() && card.closed.is_none() => continue,
+                Some(card) if card.is_managed() && !card.is_closed() => continue,
                 Some(card) => CardId {
                     uuid: card.uuid.clone(),
                     minor: card.minor,

@@ -55,7 +55,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
 
 fn differences(daemon: &Daemon, devices: &[Device]) -> Vec<String> {
     let node = daemon.node();
-    let managed = node.cards.iter().filter(|card| card.managed.is_some() && card.lost.is_none());
+    let managed = node.cards().iter().filter(|card| card.is_managed() && !card.is_lost());
     let cards: Vec<(u32, Mib)> = managed.map(|card| (card.minor, card.memory)).collect();
     slurm::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
 }

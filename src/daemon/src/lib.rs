@@ -9,7 +9,7 @@
 //!                ▼
 //!  shared     daemon: state, handles, the start of tasks ─► orders, api_server, token_store
 //!                ▼
-//!  seams      hardware: the one to NVML and the MPS control daemons
+//!  seams      hardware: the one to NVML and the MPS control daemons   files: the one to our files
 //!                ▼
 //!  state      mpsgate-node: ledger, cards, placement, trust, schedule; effects are done by Daemon::change
 //!             around: kubelet, engines, Prometheus, and what the API server is shown
@@ -18,13 +18,15 @@
 //! Imports go down. No module imports another in a circle: `tests/house` looks at that.
 //!
 //! One thread runs every task: a decision takes microseconds and needs the one ledger anyway, so
-//! more threads would only wait for its lock. What blocks goes to tokio's blocking pool through
-//! `Daemon::blocking`. Each task is owned by [`run`]'s loop, and its failure ends the process.
+//! more threads would only wait for its lock. What is written goes to the threads of [`Files`],
+//! and what else blocks to tokio's blocking pool through `Daemon::blocking`. Each task is owned by
+//! [`run`]'s loop, and its failure ends the process.
 
 mod api_server;
 mod arguments;
 mod around;
 mod calls;
+mod card_news;
 mod card_orders;
 mod cards;
 mod cdi;
@@ -41,6 +43,7 @@ mod enforce;
 mod engine;
 mod error;
 mod exec_record;
+mod files;
 #[cfg(test)]
 #[path = "../../node/tests/state/fixture.rs"]
 mod fixture;
@@ -88,5 +91,6 @@ mod watchdog;
 
 pub use arguments::{Arguments, Command, command};
 pub use error::DaemonError;
+pub use files::{FileKind, Files};
 pub use paths::{PROGRAM, Paths};
 pub use run::{Options, run, serve};

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use mpsgate_host::crash_steps;
-use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::file::Durability;
 use mpsgate_host::format;
 use mpsgate_model::GpuUuid;
 use mpsgate_policy::schedule::Word;
 use serde::{Deserialize, Serialize};
+
+use crate::files::write_file;
 
 const FORMAT: u32 = 1;
 
@@ -98,17 +99,6 @@ fn write(path: &Path, Managed { cards, stopped, schedule }: Managed) -> io::Resu
     write_file(path, &text, 0o600, Durability::Synced)
 }
 
-/// Replaces a small file of the daemon's.
-pub(crate) fn write_file(
-    path: &Path,
-    text: &[u8],
-    mode: u32,
-    durability: Durability,
-) -> io::Result<()> {
-    let steps = crash_steps!("daemon.file": "created", "written", "renamed");
-    file::replace(path, text, &New { steps, ..New::of(mode, durability) })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -175,6 +165,7 @@ mod tests {
             "",
             "{\"format\":1,\"ca",
             "{\"format\":2,\"cards\":[]}",
+            "{\"format\":0,\"cards\":[],\"stopped\":[],\"schedule\":null}",
             "{\"format\":1,\"cards\":[\"0\"],\"stopped\":[]}",
             "{\"format\":1,\"cards\":[],\"stopped\":[],\"schedule\":\"cgpu\"}",
         ] {

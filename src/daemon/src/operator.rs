@@ -30,7 +30,7 @@ pub(crate) async fn enable(daemon: &Arc<Daemon>, line: &mut Line, gpu: &str) -> 
     let card = {
         let node = daemon.node();
         let card = node.find_card(gpu)?;
-        if card.managed.is_some() {
+        if card.is_managed() {
             return done(format!("{} is managed already: {}", card.label(), card.state()));
         }
         node.card_id(card)
@@ -45,7 +45,7 @@ pub(crate) async fn disable(daemon: &Arc<Daemon>, line: &mut Line, gpu: &str) ->
     let card = {
         let node = daemon.node();
         let card = node.find_card(gpu)?;
-        match card.managed {
+        match card.managed() {
             None => return done(format!("{} is not managed", card.label())),
             Some(ManagedBy::Settings) => {
                 return Err(Refusal::new(

@@ -52,8 +52,8 @@ fn slices(daemon: &Daemon) -> Vec<u64> {
 
 /// The managed cards, as far as the resource of this name is concerned.
 fn inventory(node: &Node, resource: &str) -> Inventory {
-    let managed = node.cards.iter().filter(|card| card.managed.is_some());
-    let managed = managed.filter(|card| !card.qualified.is_awaited);
+    let managed = node.cards().iter().filter(|card| card.is_managed());
+    let managed = managed.filter(|card| !card.qualified().is_awaited);
     let cards = managed.map(|card| {
         let trouble = match (&node.driver.trouble, node.condition(card)) {
             (Some(trouble), _) => Some(trouble.why.clone()),

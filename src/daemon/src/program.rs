@@ -3,15 +3,13 @@
 //! `slurmd`. Each has an explicit environment, a limit of time and one of what it prints.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mpsgate_configure::disk::LARGEST;
+use mpsgate_host::program::{self, Failure, Finished};
 use mpsgate_model::printable::plain;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What a program printed.
 #[derive(Debug, Default)]
@@ -30,13 +28,17 @@ pub(crate) fn ask(
     arguments: &[String],
     limit: Duration,
 ) -> io::Result<String> {
-    run(program, name, arguments, &[], Stdio::null(), limit).map(|said| said.out)
+    let finished = run(program, name, arguments, &[], limit)?;
+    if finished.status.success() {
+        return text(finished.stdout);
+    }
+    Err(io::Error::other(format!("it failed ({})", finished.status)))
 }
 
 /// The same, with what it says on stderr, where its last line tells why it failed.
 ///
 /// # Errors
-/// As [`ask`]. A program that prints more on stderr than a pipe holds hangs.
+/// As [`ask`].
 pub(crate) fn ask_aloud(
     program: &Path,
     arguments: &[String],
@@ -44,7 +46,13 @@ pub(crate) fn ask_aloud(
     limit: Duration,
 ) -> io::Result<Said> {
     let name = program.to_string_lossy();
-    run(program, &name, arguments, environment, Stdio::piped(), limit)
+    let Finished { status, stdout, stderr } = run(program, &name, arguments, environment, limit)?;
+    if status.success() {
+        return Ok(Said { out: text(stdout)?, err: text(stderr)? });
+    }
+    let last = plain(String::from_utf8_lossy(&stderr).trim_end().lines().last().unwrap_or(""));
+    let why = if last.is_empty() { String::new() } else { format!(": {last}") };
+    Err(io::Error::other(format!("it failed ({status}){why}")))
 }
 
 #[expect(clippy::disallowed_types, reason = "the one place, see the module's comment")]
@@ -53,84 +61,23 @@ fn run(
     name: &str,
     arguments: &[String],
     environment: &[(&str, &Path)],
-    stderr: Stdio,
     limit: Duration,
-) -> io::Result<Said> {
-    let until = Instant::now() + limit;
-    let mut child = std::process::Command::new(program)
-        // k3s is many programs in one, by this name.
-        .arg0(name)
-        .args(arguments)
-        .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .envs(environment.iter().copied())
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(stderr)
-        .spawn()?;
-    let out = child.stdout.take().map_or_else(|| Ok(Vec::new()), |out| read_until(out, until));
-    let err = child.stderr.take().map_or_else(|| Ok(Vec::new()), |err| read_until(err, until));
-    let status = out.and_then(|out| Ok((out, err?))).and_then(|said| {
-        loop {
-            match child.try_wait()? {
-                Some(status) => break Ok((said, status)),
-                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                None => break Err(too_long()),
-            }
-        }
-    });
-    match status {
-        Ok(((out, err), status)) if status.success() => {
-            let text = |bytes| {
-                String::from_utf8(bytes)
-                    .map_err(|_| io::Error::other("what it printed is no UTF-8"))
-            };
-            Ok(Said { out: text(out)?, err: text(err)? })
-        }
-        Ok(((_, err), status)) => {
-            let last = plain(String::from_utf8_lossy(&err).trim_end().lines().last().unwrap_or(""));
-            let why = if last.is_empty() { String::new() } else { format!(": {last}") };
-            Err(io::Error::other(format!("it failed ({status}){why}")))
-        }
-        Err(error) => {
-            // Fails only for one that has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
-    }
+) -> io::Result<Finished> {
+    let mut command = std::process::Command::new(program);
+    // k3s is many programs in one, by this name.
+    command.arg0(name).args(arguments).current_dir("/");
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.envs(environment.iter().copied());
+    let most = usize::try_from(LARGEST).unwrap_or(usize::MAX);
+    program::run(&mut command, &[], limit, most).map_err(|failure| match failure {
+        Failure::Io(error) => error,
+        Failure::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "it did not end in time"),
+        Failure::TooLong => io::Error::other("it prints more than settings are"),
+    })
 }
 
-fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "it did not end in time")
-}
-
-fn read_until(mut out: impl io::Read + AsFd, until: Instant) -> io::Result<Vec<u8>> {
-    let (mut bytes, mut part) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        let left = until.checked_duration_since(Instant::now()).ok_or_else(too_long)?;
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let ready = {
-            let mut wait = [PollFd::from_borrowed_fd(out.as_fd(), PollFlags::IN)];
-            match poll(&mut wait, Some(&left)) {
-                Ok(ready) => ready,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
-        };
-        if ready == 0 {
-            return Err(too_long());
-        }
-        let count = out.read(&mut part)?;
-        if count == 0 {
-            return Ok(bytes);
-        }
-        if u64::try_from(bytes.len() + count).is_ok_and(|length| length > LARGEST) {
-            return Err(io::Error::other("it prints more than settings are"));
-        }
-        bytes.extend_from_slice(part.get(..count).unwrap_or_default());
-    }
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::other("what it printed is no UTF-8"))
 }
 
 #[cfg(test)]

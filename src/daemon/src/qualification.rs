@@ -12,7 +12,7 @@ use mpsgate_model::{GpuUuid, Qualification};
 use mpsgate_oci::runtime_log::rfc3339;
 use rustix::fs::{Mode, OFlags};
 
-use crate::managed::write_file;
+use crate::files::write_file;
 
 /// Longer is no answer.
 const LIMIT: u64 = 256 << 10;
@@ -122,7 +122,9 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         assert!(why().contains("symbolic links"), "{}", why());
         std::fs::remove_file(&path).unwrap();
-        for (text, what) in [(r#"{"format":2}"#, "format 2"), (r#"{"form"#, "EOF")] {
+        for (text, what) in
+            [(r#"{"format":2}"#, "format 2"), (r#"{"format":0}"#, "format 0"), (r#"{"form"#, "EOF")]
+        {
             std::fs::write(&path, text).unwrap();
             assert!(why().contains(what), "{}", why());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);

@@ -1,25 +1,33 @@
 //! Brings the ledger's file up to date with the state.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_node::Node;
 
 use crate::error::chain;
 
-/// Writes all changes that are not in the file.
+/// Writes all changes that are not in the file, unless the first `asked` are. Blocks; the state is
+/// free meanwhile.
 ///
 /// # Errors
 /// A refusal for what asked for memory. The file is then as it was.
-pub(crate) fn write(node: &mut Node, file: &mut LedgerFile) -> Result<(), Refusal> {
-    if node.is_written(node.changes()) {
-        return Ok(());
-    }
-    let stored = file.store(node.ledger()).map_err(|error| {
+pub(crate) fn write(node: &Mutex<Node>, file: &mut LedgerFile, asked: u64) -> Result<(), Refusal> {
+    let (changes, text) = {
+        let node = lock(node);
+        if node.is_written(asked) {
+            return Ok(());
+        }
+        (node.changes(), file.text(node.ledger()))
+    };
+    let stored = text.and_then(|text| file.put(&text)).map_err(|error| {
         let why = format!("the grant could not be recorded: {}", chain(&error));
         Refusal::new(Code::Ledger, why, error.hint())
     });
     // One line for each episode.
-    match (&stored, node.note_write(stored.is_ok())) {
+    let is_news = lock(node).note_write(changes, stored.is_ok());
+    match (&stored, is_news) {
         (Ok(()), true) => log::info!("ledger written again"),
         (Err(refusal), true) => {
             let (reason, hint) = (refusal.sentence.as_str(), refusal.hint.as_str());
@@ -28,6 +36,10 @@ pub(crate) fn write(node: &mut Node, file: &mut LedgerFile) -> Result<(), Refusa
         (_, false) => {}
     }
     stored
+}
+
+fn lock(node: &Mutex<Node>) -> MutexGuard<'_, Node> {
+    node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -45,27 +57,36 @@ mod tests {
         let (ledger, away) = (dir.path().join("ledger"), dir.path().join("away"));
         std::fs::create_dir(&ledger).unwrap();
         let (mut file, _) = LedgerFile::open(&ledger).unwrap();
-        let mut node = node();
-        let reserve = |node: &mut Node, id| {
+        let node = Mutex::new(node());
+        let reserve = |id| {
             let call = call(id, 1);
+            let mut node = lock(&node);
             node.reserve(&call, None, HOLDER, &ALL, 0, &mut Vec::new()).unwrap().grant.key
         };
-        let old = reserve(&mut node, "old");
-        write(&mut node, &mut file).unwrap();
+        let write_all = |file: &mut LedgerFile| {
+            let changes = lock(&node).changes();
+            write(&node, file, changes)
+        };
+        let is_written = || {
+            let node = lock(&node);
+            node.is_written(node.changes())
+        };
+        let old = reserve("old");
+        write_all(&mut file).unwrap();
         std::fs::rename(&ledger, &away).unwrap();
-        let new = reserve(&mut node, "new");
-        let refusal = write(&mut node, &mut file).unwrap_err();
+        let new = reserve("new");
+        let refusal = write_all(&mut file).unwrap_err();
         assert_eq!(refusal.code, Code::Ledger);
         assert!(refusal.sentence.contains("could not be recorded: cannot write"), "{refusal}");
         assert!(refusal.hint.contains("df -h"), "{}", refusal.hint);
-        assert!(!node.is_written(node.changes()));
+        assert!(!is_written());
         // Who asked takes it back; what ends meanwhile counts at once.
-        node.expire(&new, "given up", &mut Vec::new()).unwrap();
-        node.release(&old, "ended", &mut Vec::new()).unwrap();
-        assert_eq!(node.ledger().granted(&uuid(0)), Mib(0));
+        lock(&node).expire(&new, "given up", &mut Vec::new()).unwrap();
+        lock(&node).release(&old, "ended", &mut Vec::new()).unwrap();
+        assert_eq!(lock(&node).ledger().granted(&uuid(0)), Mib(0));
         std::fs::rename(&away, &ledger).unwrap();
-        write(&mut node, &mut file).unwrap();
-        assert!(node.is_written(node.changes()));
+        write_all(&mut file).unwrap();
+        assert!(is_written());
         drop(file);
         assert_eq!(LedgerFile::open(&ledger).unwrap().1, Ledger::default());
     }

@@ -2,14 +2,15 @@
 //! is named with what it waits for; a file with a mistake changes nothing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_edge::logging;
 use mpsgate_model::{Code, GpuUuid, Mib, Refusal};
-use mpsgate_node::Node;
-use mpsgate_node::card::{CardId, ManagedBy};
+use mpsgate_node::card::{CardEvent, CardId, ManagedBy};
 use mpsgate_node::sharing::Want;
+use mpsgate_node::{Effect, Node};
 use mpsgate_policy::Quota;
 use tokio::signal::unix::Signal;
 
@@ -52,7 +53,7 @@ async fn reload(daemon: &Arc<Daemon>, told: &mut Told<'_>) -> Result<Vec<String>
     daemon.look_at_handlers.notify_one();
     let changes = daemon.settings.adopt(&config);
     let mut lines: Vec<String> = changes.iter().map(render).collect();
-    apply(daemon, &changes).await;
+    told.wait("the settings are being taken", apply(daemon, &changes)).await;
     if changes.iter().any(|change| change.key == "gpus.manage") {
         lines.extend(manage(daemon, told, &config.gpus.manage).await);
     }
@@ -87,7 +88,7 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) {
             "run.max_mib" | "run.max_grants" => daemon.node().quota = quota(&config),
             "trust.local" => daemon.node().trust_local = config.trust.local,
             "gpus.schedule" => daemon.want_schedule(Want::Settings(config.gpus.schedule)),
-            "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),
+            "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path).await,
             // Whoever serves kubelet looks at each change.
             "kubernetes.device_plugin"
             | "kubernetes.memory_units_mib"
@@ -99,9 +100,10 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) {
                 // Without NVML no card takes grants; the card tasks ask again when they bring one
                 // up.
                 if let Ok(clients) = daemon.blocking(|h| h.clients()).await {
-                    let mut node = daemon.node();
-                    for card in node.cards.iter_mut().filter(|card| card.max_clients != 0) {
-                        card.max_clients = clients;
+                    let cards: Vec<GpuUuid> =
+                        daemon.node().cards().iter().map(|card| card.uuid.clone()).collect();
+                    for card in cards {
+                        daemon.happened(&card, CardEvent::MostClients(clients));
                     }
                 }
             }
@@ -114,11 +116,11 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) {
 /// Hands over the cards that `gpus.manage` names anew, and gives those back that it names no more.
 async fn manage(daemon: &Arc<Daemon>, told: &mut Told<'_>, wanted: &Manage) -> Vec<String> {
     let mut lines = Vec::new();
-    let (added, removed) = differences(&mut daemon.node(), wanted);
+    let (added, removed) = daemon.change(|node, effects| differences(node, wanted, effects));
     if let Manage::Uuids(uuids) = wanted {
         let node = daemon.node();
         let is_there = |uuid: &String| {
-            node.cards.iter().any(|card| card.uuid.as_str().eq_ignore_ascii_case(uuid))
+            node.cards().iter().any(|card| card.uuid.as_str().eq_ignore_ascii_case(uuid))
         };
         let absent = uuids.iter().filter(|uuid| !is_there(uuid));
         lines.extend(absent.map(|uuid| format!("gpus.manage: {uuid} is not there now")));
@@ -142,10 +144,14 @@ async fn manage(daemon: &Arc<Daemon>, told: &mut Told<'_>, wanted: &Manage) -> V
 
 /// The cards that `wanted` names anew, and those that it names no more. Whose a managed card is
 /// changes at once.
-fn differences(node: &mut Node, wanted: &Manage) -> (Vec<CardId>, Vec<CardId>) {
+fn differences(
+    node: &mut Node,
+    wanted: &Manage,
+    effects: &mut Vec<Effect>,
+) -> (Vec<CardId>, Vec<CardId>) {
     let (mut added, mut removed) = (Vec::new(), Vec::new());
     let cards: Vec<(GpuUuid, Option<ManagedBy>)> =
-        node.cards.iter().map(|card| (card.uuid.clone(), card.managed)).collect();
+        node.cards().iter().map(|card| (card.uuid.clone(), card.managed())).collect();
     for (uuid, managed) in cards {
         let handed_over = node.handed_over.contains(&uuid);
         let next = match (wanted.includes(uuid.as_str()), managed) {
@@ -166,9 +172,7 @@ fn differences(node: &mut Node, wanted: &Manage) -> (Vec<CardId>, Vec<CardId>) {
                 continue;
             }
         };
-        if let Some(card) = node.card_mut(&uuid) {
-            card.managed = Some(next);
-        }
+        node.apply(&uuid, CardEvent::Kept(next), Instant::now(), effects);
     }
     (added, removed)
 }
@@ -178,9 +182,7 @@ async fn take_out(daemon: &Arc<Daemon>, told: &mut Told<'_>, card: &CardId) -> S
     match give_back(daemon, told, card).await {
         Ok(text) => text,
         Err(Refusal { sentence, .. }) => {
-            if let Some(card) = daemon.node().card_mut(&card.uuid) {
-                card.managed = Some(ManagedBy::Operator);
-            }
+            daemon.happened(&card.uuid, CardEvent::Kept(ManagedBy::Operator));
             format!(
                 "{sentence}; it stays managed, takes effect after: end these containers; mpsgate disable {}",
                 card.uuid

@@ -22,9 +22,10 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::daemon::{Daemon, START_LIMIT, Task};
+use crate::files::{FileKind, Files};
 use crate::machine::ThisMachine;
 use crate::reload::quota;
 use crate::settings::Settings;
@@ -36,6 +37,8 @@ use crate::{
 
 /// How long the end waits for calls to drivers that are under way.
 const BLOCKING_LIMIT: Duration = Duration::from_secs(3);
+/// How long it waits before for what is to be written; systemd gives it 10 s for all.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lock that is still held is waited for, and how often it is tried.
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -73,6 +76,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         .build()
         .map_err(system("make the runtime"))?;
     let (file, qualify_first) = (options.config.clone(), options.qualify_first);
+    let files = Files::start(|_| ()).map_err(system("start the writers of files"))?;
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(system("catch SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("catch SIGINT"))?;
@@ -82,7 +86,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
                 _ = interrupt.recv() => "SIGINT",
             }
         };
-        serve(Paths::default(), config, Some(file), qualify_first, stop).await
+        serve(Paths::default(), files, config, Some(file), qualify_first, stop).await
     });
     notify(&[NotifyState::Stopping]);
     // A call that hangs in a driver must not keep the process.
@@ -91,12 +95,13 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
 }
 
 /// The daemon between its start and `stop`, below `paths`. `settings_file` is what a reload
-/// reads again; `qualify_first` as in [`Options`].
+/// reads again; `qualify_first` as in [`Options`]. At the end all that waits is written.
 ///
 /// # Errors
 /// See [`DaemonError`].
 pub async fn serve(
     paths: Paths,
+    files: Files,
     config: Config,
     settings_file: Option<PathBuf>,
     qualify_first: Duration,
@@ -118,17 +123,16 @@ pub async fn serve(
     let (tasks, todo) = mpsc::unbounded_channel();
     let (limits, orders) = mpsc::unbounded_channel();
     let settings = Settings::new(config, settings_file);
-    let daemon = Arc::new(Daemon::new(paths, settings, node, file, tasks, limits));
+    let daemon = Arc::new(Daemon::new(paths, settings, node, file, files, tasks, limits));
     let runs = runs::of(daemon.node().ledger());
     daemon.change(|node, effects| node.settle(&ThisMachine, effects));
-    exec_record::remove_strays(&daemon.paths.grants(), daemon.node().ledger());
-    doors::remove_strays(&daemon.paths, daemon.node().ledger());
+    remove_strays(&daemon).await;
     runs::remove_strays(&daemon.paths.cgroups, &runs, daemon.node().ledger());
     crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
-    let _ = daemon.write();
+    let _ = daemon.recorded().await;
     crash_point!("daemon.start.stored");
-    snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path);
+    snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path).await;
     {
         let mut node = daemon.node();
         let settings = daemon.settings.now().gpus.schedule;
@@ -146,15 +150,32 @@ pub async fn serve(
         why
     };
     let result = own(todo, stop).await;
-    let _ = daemon.write();
-    if let Err(error) = daemon.usage.keep() {
-        log::error!(reason:% = error; "usage not written");
+    let flushed = timeout(FLUSH_LIMIT, async {
+        let _ = daemon.recorded().await;
+        let usage = Arc::clone(&daemon.usage);
+        if let Err(error) = daemon.files.run(FileKind::Usage, move || usage.keep()).await {
+            log::error!(reason:% = error; "usage not written");
+        }
+        daemon.files.flush().await;
+    });
+    if flushed.await.is_err() {
+        let seconds = FLUSH_LIMIT.as_secs();
+        log::error!(seconds; "a disk does not answer: what waits for it is not written");
     }
     crash_point!("daemon.stop.stored");
     // The ledger is still locked, so it is ours and not a successor's.
     let _ = std::fs::remove_file(daemon.paths.socket());
     crash_point!("daemon.stop.unlinked");
     result
+}
+
+/// Removes what grants left that ended while mpsgated was away.
+async fn remove_strays(daemon: &Daemon) {
+    let (paths, ledger) = (daemon.paths.clone(), daemon.node().ledger().clone());
+    let (directory, of_doors) = (paths.grants(), ledger.clone());
+    let records = move || exec_record::remove_strays(&directory, &ledger);
+    daemon.files.run(FileKind::Records, records).await;
+    daemon.files.run(FileKind::Doors, move || doors::remove_strays(&paths, &of_doors)).await;
 }
 
 /// Opens the ledger. What a daemon before us was just starting holds a copy of its lock until it
@@ -192,7 +213,7 @@ fn start(
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("tells of sockets", doors::tell(Arc::clone(&daemon.sockets)));
-    daemon.spawn("writes usage", usage::keep(Arc::clone(&daemon.usage)));
+    daemon.spawn("writes usage", usage::keep(Arc::clone(&daemon.usage), Arc::clone(&daemon.files)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
     daemon.spawn("keeps the schedule", sharing::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
@@ -251,7 +272,7 @@ async fn report_ready(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     if daemon.is_starting() {
         log::warn!(seconds = START_LIMIT.as_secs(); "not every card is ready, going on without");
     }
-    snapshot::publish(&daemon);
+    snapshot::publish(&daemon).await;
     log::info!("mpsgated is ready");
     notify(&[NotifyState::Ready]);
     Ok(())
@@ -261,9 +282,9 @@ async fn report_ready(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
 async fn publish(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let mut changes = daemon.changes();
     loop {
-        snapshot::publish(&daemon);
+        snapshot::publish(&daemon).await;
         // Changes are taken as they come; without any, what failed is tried again.
-        let _ = tokio::time::timeout(RETRY, changes.changed()).await;
+        let _ = timeout(RETRY, changes.changed()).await;
     }
 }
 

@@ -76,7 +76,7 @@ async fn take_card(daemon: &Arc<Daemon>, card: &CardId) -> Result<Option<Event>,
     let _turn = told.turn(daemon).await;
     let still = {
         let node = daemon.node();
-        let free = node.card(&card.uuid).is_some_and(|card| card.managed.is_none());
+        let free = node.card(&card.uuid).is_some_and(|card| !card.is_managed());
         free && !node.schedule.yields()
     };
     if !still {

@@ -4,25 +4,32 @@
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot};
 use mpsgate_config::{Schedule, paths};
 use mpsgate_host::crash_point;
 use mpsgate_host::file::Durability;
 use mpsgate_model::NodeCard;
+use mpsgate_node::card::Card;
 use mpsgate_policy::ToolkitNames;
 
 use crate::daemon::Daemon;
-use crate::{devices, kubelet, managed, node_root, other_nodes};
+use crate::files::{FileKind, write_file};
+use crate::{devices, kubelet, node_root, other_nodes};
 
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
 /// Larger is no settings file.
 const TOOLKIT_LIMIT: u64 = 1 << 20;
 
-/// Writes the snapshot where it changed.
-pub(crate) fn publish(daemon: &Daemon) {
+/// Writes the snapshot where it changed; done also where nobody waits.
+pub(crate) fn publish(daemon: &Arc<Daemon>) -> impl Future<Output = ()> + use<> {
+    let own = Arc::clone(daemon);
+    daemon.files.run(FileKind::Snapshot, move || publish_now(&own))
+}
+
+fn publish_now(daemon: &Daemon) {
     let snapshot = match take(daemon) {
         Ok(snapshot) => snapshot,
         Err(error) => {
@@ -53,9 +60,9 @@ fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()
     let mark = daemon.paths.toolkit_names();
     let has_names = !ToolkitNames::of(&snapshot.clone().into()).is_empty();
     if has_names {
-        managed::write_file(&mark, b"", 0o644, Durability::Atomic)?;
+        write_file(&mark, b"", 0o644, Durability::Atomic)?;
     }
-    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, Durability::Atomic)?;
+    write_file(path, &serde_json::to_vec(snapshot)?, 0o644, Durability::Atomic)?;
     if has_names {
         return Ok(());
     }
@@ -70,17 +77,17 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let toolkit = node_root::look(toolkit_config)?;
     let (cards, kubelet, share, shared_memory, control) = {
         let node = daemon.node();
-        let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+        let managed = || node.cards().iter().filter(|card| card.is_managed());
         let shared_memory = node.shared_memory();
-        let control = managed().find_map(|card| card.mps.as_ref()?.pid);
+        let control = managed().find_map(Card::control_pid);
         let cards: Vec<NodeCard> = node
-            .cards
+            .cards()
             .iter()
             .map(|card| NodeCard {
                 uuid: card.uuid.clone(),
                 index: card.index,
                 minor: card.minor,
-                managed: card.managed.is_some(),
+                managed: card.is_managed(),
             })
             .collect();
         let share = node.schedule.now() == Schedule::Share;
@@ -180,8 +187,12 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 /// Points the link at the node's real runtime; removes it where there is none.
-pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
-    let link = daemon.paths.runtime_link();
+pub(crate) async fn link_runtime(daemon: &Daemon, runtime: &Path) {
+    let (link, runtime) = (daemon.paths.runtime_link(), runtime.to_owned());
+    daemon.files.run(FileKind::Snapshot, move || link_now(&link, &runtime)).await;
+}
+
+fn link_now(link: &Path, runtime: &Path) {
     let shim = Path::new(paths::HOOK).with_file_name("mpsgate-runtime");
     let found = node_root::look(|| {
         let own = std::fs::metadata(shim).ok();
@@ -201,18 +212,18 @@ pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
                 ),
             }
             // Without it the shim looks for itself, so an old one must not stay.
-            let _ = std::fs::remove_file(&link);
+            let _ = std::fs::remove_file(link);
             return;
         }
     };
-    if std::fs::read_link(&link).is_ok_and(|now| now == target) {
+    if std::fs::read_link(link).is_ok_and(|now| now == target) {
         return;
     }
     let temporary = link.with_file_name(".runtime.new");
     let _ = std::fs::remove_file(&temporary);
     let linked = symlink(&target, &temporary).and_then(|()| {
         crash_point!("daemon.link.made");
-        std::fs::rename(&temporary, &link)
+        std::fs::rename(&temporary, link)
     });
     match linked {
         Ok(()) => {

@@ -182,6 +182,26 @@ struct Visitor {
     served: Arc<Served>,
 }
 
+impl Visitor {
+    /// Waits for its turn, and finds out who it is: its name, where the user database says it.
+    /// `None` where it has given its seat to another one.
+    async fn come_in(
+        &self,
+        daemon: &Daemon,
+        line: &mut Line,
+        uid: u32,
+    ) -> Option<Result<Option<String>, Refusal>> {
+        // Of a job's task, too: by its cgroup the kernel says which job it is, and not that its uid
+        // is a user's.
+        let turn = line.wait("other users are looked up first", self.served.turn(uid)).await;
+        // Only now: until then it gives way to whoever comes.
+        if !self.seat.serve() {
+            return None;
+        }
+        Some(users::check(daemon, line, uid, &self.served, turn).await)
+    }
+}
+
 async fn answer(
     daemon: Arc<Daemon>,
     stream: UnixStream,
@@ -223,28 +243,21 @@ async fn answer(
         Err(error) => garbage(&error.to_string()),
         Ok(envelope) => {
             drop(bytes);
-            let mut name = None;
-            if let Some(Visitor { seat, served }) = &visitor {
-                // Of a job's task, too: by its cgroup the kernel says which job it is, and not that
-                // its uid is a user's.
-                let uid = peer.uid();
-                let next = served.turn(uid);
-                let turn = line.wait("other users are looked up first", next).await;
-                // Only now: until then it gives way to whoever comes.
-                if !seat.serve() {
-                    return;
-                }
-                match users::check(&daemon, &mut line, uid, served, turn).await {
-                    Ok(known) => name = known,
-                    Err(refusal) => {
-                        line.send(&Reply::Refused(refusal.into())).await;
-                        return;
-                    }
-                }
-            }
             let user = visitor.is_some().then(|| peer.uid());
-            let caller = Caller { speaker, pid, fd, user, name };
-            calls::handle(&daemon, &mut line, caller, envelope.call).await
+            let name = match &visitor {
+                None => Ok(None),
+                Some(visitor) => match visitor.come_in(&daemon, &mut line, peer.uid()).await {
+                    Some(known) => known,
+                    None => return,
+                },
+            };
+            match name {
+                Ok(name) => {
+                    let caller = Caller { speaker, pid, fd, user, name };
+                    calls::handle(&daemon, &mut line, caller, envelope.call).await
+                }
+                Err(refusal) => Reply::Refused(refusal.into()),
+            }
         }
     };
     line.send(&reply).await;

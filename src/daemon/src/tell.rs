@@ -75,7 +75,7 @@ pub(crate) fn health(
     node: &Node,
     seen: &mut BTreeMap<GpuUuid, Option<String>>,
 ) {
-    for card in node.cards.iter().filter(|card| card.managed.is_some()) {
+    for card in node.cards().iter().filter(|card| card.is_managed()) {
         let trouble = node.trouble(card);
         let known = seen.insert(card.uuid.clone(), trouble.clone());
         let (reason, severity, what) = match (known, trouble) {
@@ -90,7 +90,7 @@ pub(crate) fn health(
         let message = format!("{} {what}", card.label());
         recorder.report(Event { subject: Subject::Node, reason, severity, message });
     }
-    seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.managed.is_some()));
+    seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.is_managed()));
 }
 
 /// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told`

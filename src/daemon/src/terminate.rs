@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mpsgate_api::{Removal, Reply, Terminate};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
-use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
+use mpsgate_model::{GpuUuid, GrantKey, Refusal};
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
@@ -128,10 +128,10 @@ pub(crate) async fn clients(daemon: &Daemon, key: &GrantKey) -> Result<Reply, Re
             let pids: Vec<String> = terminated.iter().map(i32::to_string).collect();
             done(format!("{count} CUDA clients terminated: pid {}", pids.join(", ")))
         }
-        Err(Trouble { why, hint }) => {
+        Err(trouble) => {
             daemon.node().kills.unprepared += 1;
-            log::warn!(container, uuid = card.as_str(), reason = why.as_str(); "container is killed without ending its GPU work first");
-            Err(Refusal::new(Code::GpuUnhealthy, why, hint))
+            log::warn!(container, uuid = card.as_str(), reason = trouble.why.as_str(); "container is killed without ending its GPU work first");
+            Err(trouble.into())
         }
     }
 }
@@ -146,10 +146,10 @@ async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<V
             let why = format!("{} {}", card.label(), trouble.why);
             return Err(Trouble::new(why, trouble.hint.clone()));
         }
-        if card.serverless {
+        if card.is_serverless() {
             return Ok(None);
         }
-        let asked = &card.qualified;
+        let asked = card.qualified();
         // Who asks finds out anew.
         if let Some(seen) =
             asked.conclusion.no_terminate.as_ref().filter(|_| asked.asking.is_none())

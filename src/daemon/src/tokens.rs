@@ -20,6 +20,7 @@ use mpsgate_token::{Bearer, Claims, Share};
 use crate::api_server::InApi;
 use crate::daemon::Daemon;
 use crate::error::chain;
+use crate::files::FileKind;
 use crate::token_store::refusal;
 use crate::{DaemonError, kubelet};
 use mpsgate_host::clock::now_ms;
@@ -117,7 +118,7 @@ fn of_claim(
 /// And whether a scheduler chose.
 fn hints(daemon: &Daemon, chosen: &[u32], card: Option<GpuUuid>) -> (Vec<GpuUuid>, bool) {
     let node = daemon.node();
-    let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
+    let chosen = node.cards().iter().filter(|card| chosen.contains(&card.index));
     let hints: Vec<GpuUuid> = chosen.map(|card| card.uuid.clone()).collect();
     if hints.is_empty() { (card.into_iter().collect(), false) } else { (hints, true) }
 }
@@ -159,8 +160,8 @@ async fn claims(
 ) -> Result<Claims, Refusal> {
     let tokens = Arc::clone(&daemon.tokens);
     let bearer = Bearer { pod: pod.uid.clone(), container: pod.container.clone() };
-    let work = move |_: &_| tokens.confirm(&token, &bearer);
-    daemon.blocking(work).await.map_err(|error| refusal(&error))
+    let work = move || tokens.confirm(&token, &bearer);
+    daemon.files.run(FileKind::Tokens, work).await.map_err(|error| refusal(&error))
 }
 
 /// Tends the keys for as long as the process lives, where a kubelet runs.
@@ -171,8 +172,8 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             continue;
         }
         let (tokens, pods) = (Arc::clone(&daemon.tokens), kubelet::kubelet_pods(&daemon.paths));
-        let tend = move |_: &_| tokens.tend(|| living_pods(&pods), now_ms());
-        if let Err(error) = daemon.blocking(tend).await {
+        let tend = move || tokens.tend(|| living_pods(&pods), now_ms());
+        if let Err(error) = daemon.files.run(FileKind::Tokens, tend).await {
             let (reason, hint) = (chain(&error), error.hint());
             log::error!(reason = reason.as_str(), hint = hint.as_str(); "tokens of pods cannot be checked");
         }

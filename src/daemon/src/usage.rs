@@ -1,6 +1,7 @@
 //! The files of what was granted and used: one for each day (UTC), written every 30 s. So much is
 //! lost where mpsgated is killed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use mpsgate_oci::runtime_log::rfc3339;
 use tokio::time::Instant;
 
 use crate::DaemonError;
-use crate::managed::write_file;
+use crate::files::{FileKind, Files, write_file};
 
 /// Between two writes.
 const WRITE: Duration = Duration::from_secs(30);
@@ -58,36 +59,34 @@ impl Usage {
         mpsgate_node::usage::add(&mut self.day(), card, ms, look, granted);
     }
 
-    /// Writes what has come, and begins a new day where the old one is over. Blocks.
-    pub(crate) fn keep(&self) -> std::io::Result<()> {
-        let mut day = self.day();
+    /// Writes what has come, and begins a new day where the old one is over. Blocks; looks are
+    /// added meanwhile.
+    pub(crate) fn keep(&self) -> io::Result<()> {
         let today = today();
-        let is_over = day.day != today;
-        if day.cards.is_empty() && !is_over {
-            return Ok(());
+        let day = self.day().clone();
+        if day.day == today {
+            return if day.cards.is_empty() { Ok(()) } else { write(&self.directory, &day) };
         }
-        let (name, text) = (day.day.clone(), serde_json::to_vec(&*day)?);
-        if !is_over {
-            // Looks are added meanwhile.
-            drop(day);
-            return write(&self.directory, &name, &text);
+        let next = load(&self.directory, today);
+        let over = std::mem::replace(&mut *self.day(), next);
+        let written = write(&self.directory, &over);
+        if written.is_err() {
+            // It goes on, without what has come since.
+            *self.day() = over;
+        } else {
+            remove_old(&self.directory);
         }
-        write(&self.directory, &name, &text)?;
-        *day = load(&self.directory, today);
-        remove_old(&self.directory);
-        Ok(())
+        written
     }
 }
 
 /// Writes for as long as the process lives. A day that cannot be written goes on, and is said once.
-pub(crate) async fn keep(usage: Arc<Usage>) -> Result<(), DaemonError> {
+pub(crate) async fn keep(usage: Arc<Usage>, files: Arc<Files>) -> Result<(), DaemonError> {
     let mut was_written = true;
     loop {
         tokio::time::sleep(WRITE).await;
         let of = Arc::clone(&usage);
-        let written = tokio::task::spawn_blocking(move || of.keep())
-            .await
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let written = files.run(FileKind::Usage, move || of.keep()).await;
         match (&written, was_written) {
             (Err(error), true) => {
                 log::error!(directory:% = usage.directory.display(), reason:% = error; "usage not written");
@@ -120,7 +119,7 @@ fn load(directory: &Path, day: String) -> UsageDay {
             Ok(_) => "it is another day's".to_owned(),
             Err(error) => error.to_string(),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return UsageDay::new(day),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return UsageDay::new(day),
         Err(error) => error.to_string(),
     };
     let aside = directory.join(format!("{day}.unreadable"));
@@ -129,9 +128,10 @@ fn load(directory: &Path, day: String) -> UsageDay {
     UsageDay::new(day)
 }
 
-fn write(directory: &Path, day: &str, text: &[u8]) -> std::io::Result<()> {
+fn write(directory: &Path, day: &UsageDay) -> io::Result<()> {
     make_directory(directory, 0o700)?;
-    write_file(&file_of(directory, day), text, 0o600, Durability::Atomic)
+    let text = serde_json::to_vec(day)?;
+    write_file(&file_of(directory, &day.day), &text, 0o600, Durability::Atomic)
 }
 
 /// The oldest days, beyond those that are kept.
@@ -161,14 +161,14 @@ mod tests {
         assert_eq!(load(&directory, day.to_owned()), UsageDay::new(day.to_owned()));
         let mut known = UsageDay::new(day.to_owned());
         known.cards.entry("GPU-0".to_owned()).or_default().memory.used = 7;
-        let text = serde_json::to_vec(&known).unwrap();
-        write(&directory, day, &text).unwrap();
-        write(&directory, day, &text).unwrap();
+        write(&directory, &known).unwrap();
+        write(&directory, &known).unwrap();
         assert_eq!(load(&directory, day.to_owned()), known);
-        // Torn, newer, of another day.
+        // Torn, newer, older, of another day.
         for bad in [
             "{\"format\":1,\"da",
             "{\"format\":2}",
+            "{\"format\":0,\"day\":\"2026-11-26\",\"cards\":{},\"grants\":{}}",
             "{\"format\":1,\"day\":\"2026-11-25\",\"cards\":{},\"grants\":{}}",
         ] {
             std::fs::write(file_of(&directory, day), bad).unwrap();
@@ -177,6 +177,25 @@ mod tests {
             assert_eq!(aside.unwrap(), bad);
             assert!(!file_of(&directory, day).exists());
         }
+    }
+
+    #[test]
+    fn a_day_that_is_over_is_written_and_a_new_one_begun_unless_it_cannot_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = dir.path().join("usage");
+        let usage = Usage::open(directory.clone());
+        let mut over = UsageDay::new("2026-11-25".to_owned());
+        over.cards.entry("GPU-0".to_owned()).or_default().memory.used = 7;
+        *usage.day() = over.clone();
+        std::fs::write(&directory, "").unwrap();
+        usage.keep().unwrap_err();
+        assert_eq!(*usage.day(), over, "it goes on");
+        std::fs::remove_file(&directory).unwrap();
+        usage.keep().unwrap();
+        assert_eq!(load(&directory, over.day.clone()), over);
+        let next = usage.day().clone();
+        assert_eq!(next, UsageDay::new(next.day.clone()));
+        assert_ne!(next.day, over.day);
     }
 
     #[test]

@@ -21,14 +21,16 @@ use std::time::Duration;
 use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
-use mpsgate_node::card::{Card, CardId, Trouble, Watched};
+use mpsgate_node::Backend;
+use mpsgate_node::card::{Card, CardEvent, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, decide};
-use mpsgate_policy::{Conclusion, Disturbance, TOLERANCE};
+use mpsgate_policy::{Conclusion, TOLERANCE};
 use tokio::time::Instant;
 
 use self::owners::Owners;
 use crate::DaemonError;
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::hardware::Hardware;
 use crate::orders::HandedOver;
 
@@ -83,9 +85,9 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory, at_once: bool) -> bool
             memory.owners.hand_over(card, client, grant, lives);
         }
         // One that NVML does not show for a while may come back.
-        let is_watched = |uuid: &GpuUuid| node.card(uuid).is_none_or(|card| card.managed.is_some());
+        let is_watched = |uuid: &GpuUuid| node.card(uuid).is_none_or(Card::is_managed);
         memory.owners.keep_cards(is_watched);
-        let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
+        let due = due(node.cards(), node.ledger(), node.schedule.now(), memory);
         // Who is told of `driver.trouble` is told enough.
         if due.is_empty() || node.driver.trouble.is_some() {
             return false;
@@ -103,10 +105,13 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory, at_once: bool) -> bool
                 (card.uuid, schedule, look)
             })
             .collect();
-        owners.end();
-        (looks, owners, entries)
+        let keep = owners.end();
+        (looks, owners, entries, keep)
     };
-    let (looks, owners, entries) = daemon.blocking(looked).await;
+    let (looks, owners, entries, keep) = daemon.blocking(looked).await;
+    if let Some(keep) = keep {
+        daemon.files.post(FileKind::Holders, keep);
+    }
     memory.owners = owners;
     let mut is_urgent = false;
     for (uuid, schedule, look) in looks {
@@ -123,10 +128,8 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory, at_once: bool) -> bool
                 is_urgent |= take(daemon, &uuid, schedule, card, look, &entries);
             }
             Err(Trouble { why, .. }) => {
-                if let Some(card) = daemon.node().card_mut(&uuid) {
-                    card.saw(Disturbance::NotReady, format!("it was not looked at: {why}"));
-                }
-                publish(daemon, &uuid, card, unseen(why), at_once);
+                tell_blind(&uuid, card, Some(&why));
+                daemon.happened(&uuid, CardEvent::NotWatched(why, at_once));
             }
         }
     }
@@ -138,7 +141,7 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
     memory.cards.retain(|uuid, _| cards.iter().any(|card| card.uuid == *uuid));
     let mut due = Vec::new();
     for card in cards {
-        if card.managed.is_none() || card.closed.is_some() || card.lost.is_some() {
+        if !card.is_managed() || card.is_closed() || card.is_lost() {
             continue;
         }
         let limits: Vec<Limit> = ledger
@@ -147,12 +150,12 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
             .map(|entry| Limit { key: entry.grant.key.clone(), memory: entry.grant.memory })
             .collect();
         let looked = memory.cards.get(&card.uuid).and_then(|memory| memory.looked);
-        let is_idle = limits.is_empty() && card.qualified.asking.is_none();
+        let is_idle = limits.is_empty() && card.qualified().asking.is_none();
         if is_idle && looked.is_some_and(|looked| looked.elapsed() < IDLE) {
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
-        let card = CardId { uuid, minor, memory, default_limit: card.cap };
+        let card = CardId { uuid, minor, memory, default_limit: card.cap() };
         due.push(Due { card, limits, schedule });
     }
     due
@@ -192,12 +195,8 @@ fn take(
     entries: &[Entry],
 ) -> bool {
     let policy = daemon.settings.now().policy.clone();
-    let enforce = match schedule {
-        Schedule::Mps => policy.enforce,
-        // Nobody was promised that a neighbour is held to his own, and nobody bypasses MPS.
-        Schedule::Share => Enforce::Report,
-    };
-    look.tells_clients &= schedule == Schedule::Mps;
+    let enforce = schedule.enforce(policy.enforce);
+    look.tells_clients &= schedule.tells_clients();
     let rules = rules(daemon, uuid, policy.tolerance_mib, enforce);
     let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;
@@ -210,7 +209,8 @@ fn take(
         parts: mpsgate_node::memory::parts(&look),
         looks: 0,
     };
-    publish(daemon, uuid, memory, watched, look.at_once);
+    tell_blind(uuid, memory, watched.blind.as_deref());
+    daemon.happened(uuid, CardEvent::Watched(Box::new(watched), look.at_once));
     for action in outcome.actions {
         act::start(daemon, uuid, action, entries);
     }
@@ -223,15 +223,13 @@ fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look, seen: &Seen) {
     let others = look.others(seen).map(|other| other.used).sum();
     let outsiders = look.others(seen).filter(|other| other.kind != Kind::Graphics);
     let outsiders: Vec<u32> = outsiders.map(|other| other.pid).collect();
-    if let Some(card) = daemon.node().card_mut(uuid) {
-        card.note_others(&outsiders, others);
-    }
+    daemon.happened(uuid, CardEvent::Others(outsiders, others));
 }
 
 /// What the operator has set, and what follows from the card's answers.
 fn rules(daemon: &Daemon, uuid: &GpuUuid, set: Tolerance, enforce: Enforce) -> Rules {
     let node = daemon.node();
-    let answers = node.card(uuid).map(|card| &card.qualified.conclusion);
+    let answers = node.card(uuid).map(|card| &card.qualified().conclusion);
     let tolerance = match set {
         Tolerance::Mib(mib) => Mib(mib.into()),
         Tolerance::Auto => answers.map_or(TOLERANCE, |answers| answers.tolerance),
@@ -239,23 +237,13 @@ fn rules(daemon: &Daemon, uuid: &GpuUuid, set: Tolerance, enforce: Enforce) -> R
     Rules { tolerance, enforce, counts_clients: answers.is_some_and(Conclusion::counts_clients) }
 }
 
-fn unseen(why: String) -> Watched {
-    Watched { blind: Some(why), ..Watched::default() }
-}
-
-/// For `status`; and in the log, once for as long as it lasts.
-fn publish(
-    daemon: &Daemon,
-    uuid: &GpuUuid,
-    memory: &mut CardMemory,
-    watched: Watched,
-    at_once: bool,
-) {
-    let was_told = std::mem::replace(&mut memory.told_blind, watched.blind.is_some());
-    match &watched.blind {
+/// In the log, once for as long as it lasts.
+fn tell_blind(uuid: &GpuUuid, memory: &mut CardMemory, blind: Option<&str>) {
+    let was_told = std::mem::replace(&mut memory.told_blind, blind.is_some());
+    match blind {
         Some(reason) if !was_told => {
             log::warn!(
-                uuid = uuid.as_str(), reason = reason.as_str();
+                uuid = uuid.as_str(), reason;
                 "memory of the card's processes is not seen: nobody's sum is compared with his grant"
             );
         }
@@ -263,11 +251,5 @@ fn publish(
             log::info!(uuid = uuid.as_str(); "memory of the card's processes is seen again");
         }
         _ => {}
-    }
-    if let Some(card) = daemon.node().card_mut(uuid) {
-        // For who waits for looks one that came at once is none: it counts for nobody but who is
-        // over twice his grant.
-        let looks = card.watched.looks + u64::from(!at_once);
-        card.watched = Watched { looks, ..watched };
     }
 }

@@ -1,8 +1,8 @@
-//! `Allocate`: what kubelet gave a container, as a question to the daemon, and the daemon's word as
-//! an answer.
+//! `Allocate`: turns kubelet's devices for a container into a question to the daemon, and the
+//! daemon's answer into kubelet's.
 //!
-//! Kubelet does not say for which pod it asks. It asks once for each container, keeps the answer in
-//! its checkpoint, and gives it to every restart of that container.
+//! Kubelet does not name the pod. It asks once for each container, keeps the answer in its
+//! checkpoint, and gives it to every restart of that container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,34 +13,33 @@ use crate::api::ContainerAllocateResponse;
 use crate::resource::{has_seeds_env, most};
 use crate::{DeviceId, Inventory};
 
-/// The annotation that carries the token; no more than a pod's author could write is accepted from
-/// any other.
+/// The annotation with the token. Any other annotation counts no more than a pod author's own.
 const GRANT: &str = "mpsgate.io/grant";
-/// By these, applications of gpushare size themselves. Amounts are in units of the resource.
+/// Applications of gpushare size themselves by these. Amounts are in units of the resource.
 const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
 const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const CARD: &str = "ALIYUN_COM_GPU_MEM_DEV";
 
-/// What kubelet gives one container.
+/// The devices of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// The resource's name.
     pub resource: String,
     /// How many devices.
     pub devices: usize,
-    /// The memory that they are. `None` where the resource counts cards.
+    /// The memory of these devices. `None` if the resource counts cards.
     pub memory: Option<Mib>,
-    /// How many of them kubelet took from which card. A hint: the ledger decides when the container
-    /// is created.
+    /// How many devices kubelet took from which card. This is a hint: the ledger decides when the
+    /// container is created.
     pub cards: BTreeMap<GpuUuid, usize>,
 }
 
 impl Allocation {
-    /// From kubelet's ids.
+    /// Parses kubelet's ids.
     ///
     /// # Errors
-    /// None at all, an id that is not ours or comes twice, more than a container may have.
+    /// No id, an id that is not mpsgate's or comes twice, or more than a container may have.
     pub(crate) fn of(resource: &Resource, ids: &[String]) -> Result<Self, Denied> {
         let name = resource.to_string();
         if ids.is_empty() {
@@ -68,7 +67,7 @@ impl Allocation {
         Ok(Self { resource: name.to_owned(), devices, memory, cards })
     }
 
-    /// The card, where kubelet took all from one.
+    /// The card, if kubelet took all devices from one.
     #[must_use]
     pub fn card(&self) -> Option<&GpuUuid> {
         let mut cards = self.cards.keys();
@@ -82,21 +81,21 @@ impl fmt::Display for Allocation {
     }
 }
 
-/// The daemon's no: a sentence with what to do, for `kubectl describe pod`.
+/// The daemon's refusal: a sentence with the remedy, for `kubectl describe pod`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Denied(String);
 
 impl Denied {
-    /// With this sentence.
+    /// A refusal with this sentence.
     #[must_use]
     pub fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }
 }
 
-/// What kubelet is to put on the container. `call` is the number of devices in the whole of
-/// kubelet's call: of the pod nothing more is known, and kubelet's calls are for one container.
+/// What kubelet puts on the container. `call` is the number of devices in kubelet's whole call:
+/// nothing more is known of the pod, and kubelet's calls are for one container.
 pub(crate) fn answer(
     resource: &Resource,
     inventory: &Inventory,
@@ -113,13 +112,13 @@ pub(crate) fn answer(
     let units = |memory: Mib| resource.unit().map_or(0, |unit| memory.0 / unit.0);
     let mut sizes: BTreeSet<u64> =
         inventory.cards.values().map(|card| units(card.memory)).collect();
-    // Of one card where all are alike, whichever it will be.
+    // The size of one card if all are alike, whichever card it will be.
     let size = card.map(|card| units(card.memory)).or_else(|| {
         let size = sizes.pop_first()?;
         sizes.is_empty().then_some(size)
     });
     let mut set = |name: &str, value: String| response.envs.insert(name.to_owned(), value);
-    // gpushare's word for a card that is not known.
+    // gpushare's value for an unknown card.
     set(INDEX, card.map_or_else(|| "-1".to_owned(), |card| card.index.to_string()));
     set(POD, call.to_string());
     set(CONTAINER, allocation.devices.to_string());
@@ -172,7 +171,7 @@ mod tests {
         let two_cards = [(ONE, 0), (TWO, 0)];
         assert_eq!(env(&gib, &node([15, 15]), &two_cards), "CONTAINER=2 DEV=15 IDX=-1 POD=9");
         assert_eq!(env(&gib, &node([15, 79]), &two_cards), "CONTAINER=2 IDX=-1 POD=9");
-        // Gone since kubelet saw it: the ledger will choose another.
+        // The card has gone since kubelet saw it: the ledger will choose another.
         assert_eq!(env(&gib, &Inventory::default(), &one_card), "CONTAINER=2 IDX=-1 POD=9");
         assert_eq!(env(&Resource::slice(10).unwrap(), &node([15, 15]), &[(ONE, 0)]), "");
     }
@@ -190,15 +189,15 @@ mod tests {
     #[test]
     fn what_kubelet_cannot_mean_is_denied_in_a_sentence() {
         let gib = Resource::Memory;
-        let told = |resource: &Resource, ids: &[(&str, u32)]| {
+        let denial = |resource: &Resource, ids: &[(&str, u32)]| {
             allocation(resource, ids).unwrap_err().to_string()
         };
-        assert_eq!(told(&gib, &[]), "kubelet asks for no device of aliyun.com/gpu-mem");
-        let twice = told(&gib, &[(ONE, 1), (ONE, 1)]);
+        assert_eq!(denial(&gib, &[]), "kubelet asks for no device of aliyun.com/gpu-mem");
+        let twice = denial(&gib, &[(ONE, 1), (ONE, 1)]);
         assert_eq!(twice, format!("kubelet gave out {ONE}-1 of aliyun.com/gpu-mem twice"));
-        let odd = told(&gib, &[("odd", 1)]);
+        let odd = denial(&gib, &[("odd", 1)]);
         assert!(odd.ends_with("\"odd-1\" is not a device of mpsgate"), "{odd}");
-        let two = told(&Resource::slice(10).unwrap(), &[(ONE, 1), (ONE, 2)]);
+        let two = denial(&Resource::slice(10).unwrap(), &[(ONE, 1), (ONE, 2)]);
         assert!(two.contains("set nvidia.com/gpu-10gb: 1 in resources.limits"), "{two}");
     }
 }

@@ -1,9 +1,9 @@
-//! From the node's cards to the list that kubelet counts. Pure.
+//! Turns the node's cards into the list that kubelet counts. Pure.
 //!
-//! A card's units are numbered from zero. Those that nobody can have are Unhealthy, from the top:
-//! kubelet then counts fewer, and the ids that it gave out, which [`prefer`](crate::prefer) takes
-//! from the bottom, stay healthy. The numbers are a count and no addresses: no memory of a card
-//! belongs to an id.
+//! A card's units are numbered from zero. Units that no container can have are Unhealthy, from the
+//! top: kubelet then counts fewer, and the ids that it gave out, which [`prefer`](crate::prefer)
+//! takes from the bottom, stay healthy. The numbers are a count and not addresses: no memory of a
+//! card belongs to an id.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use prost::Message;
 use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
 use crate::{DeviceId, DevicesError};
 
-/// Of one device in a list: no less than that of a healthy one without NUMA node and with a number
-/// of one digit, no more than an unhealthy one has with both at their longest.
+/// Bytes of one device in a list: at least those of a healthy device without NUMA node and with a
+/// number of one digit, at most those of an unhealthy device with both at their longest.
 const LEAST_BYTES: u64 = 55;
 const MOST_BYTES: u64 = 80;
 
 const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 
-/// The node's cards, as far as a resource is concerned.
+/// The node's cards as one resource sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// By UUID, so that a list does not depend on the order of indices.
@@ -32,24 +32,24 @@ pub struct Inventory {
     pub spread: bool,
 }
 
-/// What of one card the resource has.
+/// The part of one card that the resource has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stock {
     /// NVML's index.
     pub index: u32,
-    /// All that may be granted of it.
+    /// All memory that may be granted of it.
     pub memory: Mib,
-    /// Of this, what cannot be had through this resource: grants of local engines, and what is
-    /// given out through other resources of the node.
+    /// The part of it that this resource cannot have: grants of local engines, and what was given
+    /// out through other resources of the node.
     pub withheld: Mib,
-    /// Why nothing of it can be had now.
+    /// Why none of it can be granted now.
     pub trouble: Option<String>,
     /// Its NUMA node, where it has one.
     pub numa: Option<u32>,
 }
 
 impl Stock {
-    /// All units, and those that can be had.
+    /// The number of all units, and of those that can be granted.
     fn units(&self, unit: Option<Mib>) -> (u64, u64) {
         let healthy = |units| if self.trouble.is_none() { units } else { 0 };
         let Some(unit) = unit else { return (1, healthy(1)) };
@@ -61,7 +61,7 @@ impl Stock {
 /// The devices of a resource: the same for the same cards, in whatever order they were found.
 ///
 /// # Errors
-/// More than fit a message that kubelet takes. The error names a unit that would do.
+/// More devices than fit into a message that kubelet accepts. The error names a unit that fits.
 pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, DevicesError> {
     let unit = resource.unit();
     let count =
@@ -72,7 +72,7 @@ pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, D
         fits_mib: unit_that_fits(unit, count),
     };
     let limit = u64::try_from(MESSAGE_LIMIT).unwrap_or(u64::MAX);
-    // Before millions are made, to be measured and thrown away.
+    // Checked before millions of devices are made.
     if count > limit / LEAST_BYTES {
         return Err(too_many());
     }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(health(&gib, card(4 * 1024 + 1023, 0)), "++++");
         assert_eq!(health(&gib, card(4 * 1024, 1)), "+++-");
         assert_eq!(health(&gib, card(4 * 1024, 2048)), "++--");
-        // Never more than the card: a grant may be larger than what is left of a card that shrank.
+        // Never more than the card: a grant may be larger than the rest of a card that shrank.
         assert_eq!(health(&gib, card(4 * 1024, u64::MAX)), "----");
         let slice = Resource::slice(3).unwrap();
         assert_eq!(health(&slice, card(10 * 1024, 0)), "+++");
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn the_numa_node_is_told() {
+    fn a_device_has_its_numa_node() {
         let on_one = Stock { numa: Some(1), ..card(1024, 0) };
         let devices = list(&Resource::Memory, &inventory([on_one])).unwrap();
         let nodes = devices[0].topology.clone().unwrap().nodes;
         assert_eq!(nodes, [NumaNode { id: 1 }]);
     }
 
-    /// The largest node that the issue of gpushare with messages is tested for.
+    /// The largest node that is tested for gpushare's issue with messages.
     fn largest() -> Inventory {
         let ill = Stock { numa: Some(u32::MAX), ..card(192 * 1024, 192 * 1024) };
         inventory(std::iter::repeat_n(ill, 16))
@@ -201,7 +201,7 @@ mod tests {
             assert!(encoded(list(&fits, &largest()).unwrap()) <= MESSAGE_LIMIT, "{error}");
             assert_eq!(fits_mib, 64);
         }
-        // One device per MiB is possible where the cards are small.
+        // One device per MiB is possible with small cards.
         assert!(list(&Resource::by(1).unwrap(), &inventory([card(16_384, 0)])).is_ok());
         let absurd = inventory([card(u64::MAX, 0), card(u64::MAX, 0)]);
         assert!(list(&Resource::by(1).unwrap(), &absurd).is_err());

@@ -1,4 +1,4 @@
-//! What can go wrong between kubelet and us.
+//! Errors between kubelet and the plugin.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use mpsgate_kubelet::SocketError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// The list would outgrow the message that kubelet takes.
+    /// The list would be larger than a message that kubelet accepts.
     #[error(
         "the node has {devices} devices of {resource}, more than kubelet takes in a message of 4 MiB"
     )]
@@ -23,7 +23,7 @@ pub enum DevicesError {
 }
 
 impl DevicesError {
-    /// What to do.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> String {
         let Self::TooMany { fits_mib, .. } = self;
@@ -33,22 +33,22 @@ impl DevicesError {
     }
 }
 
-/// Why kubelet and the plugin do not find each other. All of it is tried again.
+/// Why kubelet and the plugin do not find each other. The plugin tries again after each.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// A socket of kubelet's directory, its own or ours, cannot be used.
+    /// A socket in kubelet's directory, kubelet's or the plugin's, cannot be used.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Somebody else than root listens there.
+    /// A process of another user than root listens there.
     #[error("uid {uid} listens on {}, not kubelet", path.display())]
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// Who listens.
+        /// Its uid.
         uid: u32,
     },
-    /// Kubelet took the call and said no.
+    /// Kubelet refused the registration.
     #[error("kubelet does not register {resource}: {reason}")]
     Refused {
         /// The resource's name.
@@ -56,7 +56,7 @@ pub enum PluginError {
         /// Kubelet's words.
         reason: String,
     },
-    /// What answers on kubelet's socket does not speak gRPC, or broke off.
+    /// The process on kubelet's socket does not speak gRPC, or broke off.
     #[error("cannot speak to kubelet on {}", path.display())]
     Http {
         /// The socket.
@@ -76,7 +76,7 @@ pub enum PluginError {
 }
 
 impl PluginError {
-    /// What to do.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! What happens between kubelet and us, for the daemon's log and its metrics.
+//! The events between kubelet and the plugin, for the daemon's log and its metrics.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,39 +7,39 @@ use mpsgate_model::printable::chain;
 
 use crate::{Allocation, Denied, DevicesError, Level, PluginError, SocketEvent};
 
-/// One thing that happened to one resource. A failure that repeats itself is told once.
+/// An event of one resource. A repeated failure is reported once.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something happened to our socket.
+    /// An event of the plugin's socket.
     Socket(SocketEvent),
-    /// There is no kubelet now.
+    /// No kubelet runs now.
     NoKubelet(PathBuf),
-    /// Kubelet knows the resource.
+    /// Kubelet has registered the resource.
     Registered,
-    /// Registration, or our socket, failed; it is tried again.
+    /// Registration or the socket failed; the plugin tries again.
     Failed(PluginError),
     /// Kubelet reads the list.
     Watched {
-        /// How many devices it was sent, healthy ones and all.
+        /// How many of the devices are healthy.
         healthy: usize,
-        /// See there.
+        /// How many devices the list has.
         all: usize,
     },
-    /// Kubelet reads the list no longer; it is registered again.
+    /// Kubelet no longer reads the list; the plugin registers again.
     Lost,
     /// Kubelet registered the resource and then did not ask for the list.
     NotWatched {
-        /// How long it had time, in seconds.
+        /// How long kubelet had for that, in seconds.
         seconds: u64,
     },
-    /// Kubelet asked in a way that HTTP/2 refuses before anybody sees the request.
+    /// Kubelet sent a request that HTTP/2 refuses before the service sees it.
     Malformed,
-    /// Nothing is advertised.
+    /// The list cannot be made, and nothing is advertised.
     Unlistable(DevicesError),
     /// A container got a token.
     Allocated(Allocation),
-    /// A container did not.
+    /// A container did not get a token.
     Denied(Denied),
 }
 
@@ -59,7 +59,7 @@ impl Event {
         }
     }
 
-    /// What to do, where something is to be done.
+    /// The remedy, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -1,9 +1,9 @@
 //! Names of devices: `<card's UUID>-<number>`.
 //!
-//! The UUID and not the index: kubelet's checkpoint holds ids over reboots, and an index is another
-//! card's as soon as one is added or taken out. The whole UUID, because a short one would have to
-//! be made unique among the cards of the moment. With it an id has 47 characters at most, of the 63
-//! that the API allows.
+//! The name has the UUID and not the index: kubelet's checkpoint keeps ids over reboots, and an
+//! index belongs to another card as soon as one is added or removed. It has the whole UUID, because
+//! a short one would have to be made unique among the cards of the moment. With it an id has 47
+//! characters at most, of the 63 that the API allows.
 
 use std::fmt;
 
@@ -18,16 +18,16 @@ pub struct DeviceId {
     pub number: u32,
 }
 
-/// Not one of our ids; holds its beginning, to be quoted.
+/// The text is not an id of mpsgate; its beginning, for the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a device of mpsgate")]
 pub struct BadId(String);
 
-/// Of a foreign text, in messages.
+/// The most characters of a foreign text in messages.
 const QUOTED: usize = 80;
 
 impl DeviceId {
-    /// From its text, as [`fmt::Display`] writes it and in no other spelling.
+    /// Parses an id in the one spelling of [`fmt::Display`].
     ///
     /// # Errors
     /// Any other text, its beginning quoted.

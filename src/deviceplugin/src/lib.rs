@@ -8,12 +8,12 @@
 //!      └── token ───────────► annotation mpsgate.io/grant
 //! ```
 //!
-//! Kubelet counts: one device is one unit of the resource, and what a unit is worth is the
-//! resource's and told by its name ([`mpsgate_model::Resource`]). Which device a container gets is
-//! a hint at its card, never capacity: the daemon's ledger decides when the container is created.
+//! Kubelet counts: one device is one unit of the resource, and the resource's name defines the unit
+//! ([`mpsgate_model::Resource`]). The device that a container gets is a hint at its card, never
+//! capacity: the daemon's ledger decides when the container is created.
 //!
-//! [`serve`] runs one resource until it is told to stop, over every restart of kubelet; what
-//! happens is told as [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
+//! [`serve`] runs one resource until it is stopped, over every restart of kubelet, and reports
+//! [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

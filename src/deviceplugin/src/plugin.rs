@@ -1,4 +1,4 @@
-//! One resource over every restart of kubelet, of its socket and of ours.
+//! One resource over every restart of kubelet, of its socket and of the plugin's.
 //!
 //! ```text
 //!   bind ─► wait for kubelet.sock ─► Register ─► kubelet reads the list
@@ -28,10 +28,10 @@ use crate::{Event, Host, Inventory, PluginError};
 /// Kubelet's socket in its directory.
 const KUBELET: &str = "kubelet.sock";
 
-/// Where kubelet's directory is.
+/// The paths and times of kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// With `kubelet.sock`, and where plugins put theirs.
+    /// The directory of `kubelet.sock` and of the plugins' sockets.
     pub directory: PathBuf,
     /// How long things may take.
     pub pace: Pace,
@@ -47,13 +47,13 @@ impl Default for Place {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Before what failed is tried again.
+    /// Before a failed step is tried again.
     pub retry: Retry,
-    /// For kubelet's answer to a registration, and then for its asking for the list. Kubelet gives
+    /// For kubelet's answer to a registration, and then for its request for the list. Kubelet gives
     /// itself 10 s to connect.
     pub answer: Duration,
-    /// For the daemon's answer to `Allocate`. Kubelet waits for ours without a limit, and every
-    /// other pod with it.
+    /// For the daemon's answer to `Allocate`. Kubelet waits for the plugin without a limit, and
+    /// every other pod waits with it.
     pub grant: Duration,
 }
 
@@ -67,8 +67,8 @@ impl Default for Pace {
     }
 }
 
-/// Keeps `resource` registered with kubelet until `stop`, with the devices of `inventory`. What
-/// fails is told to the host and tried again; at the end our socket is removed, and kubelet takes
+/// Keeps `resource` registered with kubelet until `stop`, with the devices of `inventory`. Failures
+/// are reported to the host and tried again; at the end the socket is removed, and kubelet takes
 /// the devices for unhealthy.
 pub async fn serve(
     place: Place,
@@ -86,9 +86,9 @@ pub async fn serve(
     }
 }
 
-/// Why a registration is at its end.
+/// Why a registration ends.
 enum End {
-    /// A socket came or went: what is there now decides.
+    /// A socket came or went: the next look decides.
     Changed,
     NotWatched,
     Lost,
@@ -102,7 +102,7 @@ struct Plugin {
 
 impl Plugin {
     async fn run(mut self) {
-        // Before the first look, so that nothing falls between.
+        // Before the first look, so that no change is missed.
         self.retries.follow();
         loop {
             match Socket::bind(&self.place.directory, &socket_name(*self.server.resource())) {
@@ -126,7 +126,7 @@ impl Plugin {
         self.retries.back_off().await;
     }
 
-    /// Returns when kubelet cannot find our socket any more.
+    /// Returns when kubelet can no longer find the plugin's socket.
     async fn keep_registered(&mut self, socket: &Socket) {
         let kubelet = self.place.directory.join(KUBELET);
         while socket.is_there() {
@@ -182,8 +182,8 @@ impl Plugin {
             tokio::select! {
                 end = &mut read => return end,
                 () = self.retries.look() => {
-                    // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads,
-                    // reads on.
+                    // A missing kubelet.sock does not mean that kubelet has gone: somebody removed
+                    // it. A reader continues to read.
                     let found = mpsgate_kubelet::socket(&kubelet).ok().flatten();
                     if !socket.is_there() || found.is_some_and(|found| found != stamp) {
                         return End::Changed;
@@ -194,8 +194,8 @@ impl Plugin {
     }
 }
 
-/// Waits until kubelet has begun to read and then reads no longer, or does not begin. One that was
-/// registered anew begins before it leaves the earlier stream.
+/// Waits until kubelet has begun to read and then stops, or does not begin. After a new
+/// registration kubelet begins a stream before it leaves the earlier one.
 async fn read(mut readers: watch::Receiver<Readers>, before: Readers, limit: Duration) -> End {
     let begins =
         readers.wait_for(|now| now.begun > before.begun || now.malformed > before.malformed);

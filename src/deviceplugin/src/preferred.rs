@@ -1,5 +1,4 @@
-//! Which of the free devices kubelet had better take: those of one card. Pure; advice, nothing
-//! more.
+//! Advises kubelet which of the free devices to take: those of one card. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,20 +7,20 @@ use mpsgate_model::GpuUuid;
 
 use crate::DeviceId;
 
-/// What one card offers.
+/// The devices of one card.
 #[derive(Default)]
 struct Offer {
     /// How many of its devices must be taken.
     must: usize,
-    /// The free ones beside them.
+    /// The other free ones.
     free: BTreeSet<DeviceId>,
 }
 
-/// Chooses `size` of `available`, all of `must` among them: from one card where one can give all,
-/// the fullest such card, or the emptiest where the node spreads; else from as few cards as
-/// possible. On a card the lowest numbers, because unhealthy ones begin at the top
-/// ([`list`](crate::list)). Fewer where there are not so many; ids that are not ours only where
-/// they must be.
+/// Chooses `size` of `available`, all of `must` among them: from one card if one has enough, the
+/// fullest such card, or the emptiest if the node spreads; else from as few cards as possible. On a
+/// card it takes the lowest numbers, because unhealthy ones begin at the top
+/// ([`list`](crate::list)). It returns fewer if there are not so many, and foreign ids only if they
+/// are in `must`.
 #[must_use]
 pub fn prefer(available: &[String], must: &[String], size: usize, spread: bool) -> Vec<String> {
     let must: BTreeSet<&str> = must.iter().map(String::as_str).collect();
@@ -100,7 +99,7 @@ mod tests {
         let free = ids(&[(0, 0..3), (1, 0..9)]);
         let must = ids(&[(1, 7..8)]);
         assert_eq!(prefer(&free, &must, 3, false), [id(1, 7), id(1, 0), id(1, 1)]);
-        // Not free any more, as kubelet says of devices of an init container: still its own.
+        // Kubelet no longer lists an init container's devices as free, but they are still its own.
         assert_eq!(prefer(&free, &[id(2, 0)], 2, false), [id(2, 0), id(1, 0)]);
         let over_two = [id(0, 0), id(1, 0)];
         assert_eq!(prefer(&free, &over_two, 3, false), [id(0, 0), id(1, 0), id(1, 1)]);

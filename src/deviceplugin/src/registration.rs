@@ -1,4 +1,4 @@
-//! One call to kubelet: here is a resource, and this is the socket to ask about it.
+//! One call to kubelet: it names a resource, and the socket that serves it.
 
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -25,7 +25,7 @@ const VERSION: &str = "v1beta1";
 /// gRPC wants an authority; a unix socket has none.
 const ORIGIN: &str = "http://localhost";
 
-/// What kubelet is told at registration, and when it asks.
+/// The plugin's options, at registration and when kubelet asks.
 pub(crate) const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
 
@@ -62,14 +62,14 @@ async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
     let answer = tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // Before the answer where kubelet breaks off; the call then has its answer, or fails by
-        // itself.
+        // The connection may end before the answer, if kubelet breaks off; the call then has its
+        // answer, or fails by itself.
         _ = connection => answer.await,
     };
     match answer {
         Ok(_) => Ok(()),
-        // A status without a cause came from kubelet; one with a cause stands for what happened to
-        // the call.
+        // A status without a cause came from kubelet; one with a cause is a failure of the call
+        // itself.
         Err(status) if std::error::Error::source(&status).is_none() => Err(PluginError::Refused {
             resource: resource.to_string(),
             reason: status.message().to_owned(),
@@ -78,7 +78,7 @@ async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
     }
 }
 
-/// hyper's half of a connection, as tonic wants to call it.
+/// hyper's connection in the form that tonic calls.
 #[derive(Debug, Clone)]
 struct Sender(SendRequest<Body>);
 

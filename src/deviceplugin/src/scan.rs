@@ -1,8 +1,8 @@
-//! Looks at what we send on a connection for the one frame that says a request was malformed.
+//! Scans the output of a connection for the one frame that means a malformed request.
 //!
-//! Kubelets before 1.27 send `:authority` as the path of our socket (kubernetes issue 107093). h2
-//! resets such a stream before any service or error of ours sees it, so the reset itself,
-//! RST_STREAM with PROTOCOL_ERROR in our own output, is the only sign.
+//! Kubelets before 1.27 send `:authority` as the path of the plugin's socket (kubernetes issue
+//! 107093). h2 resets such a stream before any service or error handler sees it. So the reset
+//! itself, RST_STREAM with PROTOCOL_ERROR in the output, is the only sign.
 
 use std::io;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ const HEADER: usize = 9;
 const RST_STREAM: u8 = 3;
 const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
 
-/// Follows frames over any division into pieces.
+/// Follows frames however the output is divided.
 #[derive(Debug, Default)]
 struct Frames {
     header: Vec<u8>,
-    /// Of the present frame.
+    /// Bytes that are left of the current frame.
     left: usize,
     code: Vec<u8>,
 }
@@ -55,7 +55,7 @@ impl Frames {
     }
 }
 
-/// A connection whose output is looked at.
+/// A connection with a scanned output.
 pub(crate) struct Scanned<S, F> {
     inner: S,
     frames: Frames,

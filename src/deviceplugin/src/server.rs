@@ -24,18 +24,18 @@ use crate::{Allocation, Denied, Event, Host, Inventory, Pending, list, prefer};
 /// Containers in one call; kubelet asks for one.
 const CONTAINERS: usize = 64;
 
-/// Who reads the list, as far as registration has to know.
+/// The readers of the list, as far as registration needs to know.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Readers {
-    /// Streams that were ever begun.
+    /// Streams that have begun.
     pub(crate) begun: u64,
-    /// Those of them that go on.
+    /// Streams that have begun and not ended.
     pub(crate) live: u64,
     /// Requests that were refused as malformed.
     pub(crate) malformed: u64,
 }
 
-/// The service of one resource; its clones are one.
+/// The service of one resource. All clones are the same service.
 #[derive(Clone)]
 pub(crate) struct Server {
     resource: Arc<Resource>,
@@ -67,8 +67,8 @@ impl Server {
         self.readers.subscribe()
     }
 
-    /// A request was reset before it reached us. Told for the first one alone: kubelet tries for
-    /// ever.
+    /// A request was reset before it reached the service. Only the first one is reported: kubelet
+    /// tries for ever.
     pub(crate) fn saw_malformed(&self) {
         self.readers.send_modify(|readers| readers.malformed += 1);
         if self.readers.borrow().malformed == 1 {
@@ -83,7 +83,7 @@ impl Server {
             return Err(Denied::new(sentence));
         }
         let call = containers.iter().map(|container| container.device_ids.len()).sum();
-        // All of them before the first gets its token.
+        // All are checked before the first gets its token.
         let all: Result<Vec<Allocation>, Denied> =
             containers.iter().map(|one| Allocation::of(&self.resource, &one.device_ids)).collect();
         let mut response = AllocateResponse::default();
@@ -155,7 +155,7 @@ impl DevicePlugin for Server {
     }
 }
 
-/// The list now, and whenever it changes. A reader that is slow misses what is no longer true.
+/// The list now, and after each change. A slow reader misses only outdated lists.
 pub(crate) struct Lists {
     next: Pending<'static, (Reader, Option<ListAndWatchResponse>)>,
 }
@@ -182,7 +182,7 @@ impl Stream for Lists {
     }
 }
 
-/// One who reads lists; counted while it lives.
+/// A reader of the list; counted while it lives.
 struct Reader {
     server: Server,
     inventory: watch::Receiver<Inventory>,
@@ -190,7 +190,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next list that differs from the last. `None` where no other will come.
+    /// The next list that differs from the last. `None` if there will be no other.
     async fn next(mut self) -> (Self, Option<ListAndWatchResponse>) {
         loop {
             if self.inventory.changed().await.is_err() {

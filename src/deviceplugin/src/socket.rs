@@ -1,4 +1,4 @@
-//! Who answers kubelet on a resource's socket.
+//! The service on a resource's socket.
 
 use mpsgate_kubelet::{MESSAGE_LIMIT, SocketEvent, Talk, converse};
 use tokio::net::UnixStream;

@@ -1,4 +1,4 @@
-//! The plugin on a kubelet double: what a real kubelet does, and what it cannot be made to do.
+//! The plugin on a fake kubelet: what a real kubelet does, and what it cannot be made to do.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 #![allow(clippy::disallowed_methods, reason = "a test is not held to what the library may do")]
@@ -48,8 +48,7 @@ impl Running {
     fn of(directory: &Path, resource: Resource) -> Self {
         let daemon = Arc::new(Daemon::default());
         let cards = watch::Sender::new(inventory());
-        // Long enough that only inotify is ever as quick as the tests, and short where something is
-        // tried again.
+        // Long enough that only inotify can be as quick as the tests; short for retries.
         let pace = Pace {
             retry: Retry {
                 first: Duration::from_millis(20),
@@ -100,7 +99,7 @@ async fn kubelet_sees_health_go_and_come_back() {
     assert_eq!(request.resource_name, MEM);
     plugin.change(1, |card| card.trouble = Some("Xid 79".to_owned()));
     until_listed(&kubelet, (16, 24)).await;
-    // A local container's grant, which kubelet has not given out.
+    // A local container's grant, which kubelet did not give out.
     plugin.change(0, |card| card.withheld = Mib(3 * 1024 + 1));
     until_listed(&kubelet, (12, 24)).await;
     plugin.cards.send_replace(inventory());
@@ -176,11 +175,11 @@ async fn a_restarted_kubelet_finds_the_same_devices() {
         drop(kubelet_again(&dir, &checkpoint).await);
     }
     let kubelet = kubelet_again(&dir, &checkpoint).await;
-    // Its devices are still its own: the next one gets others.
+    // The container still has its devices: the next one gets others.
     kubelet.admit("b", MEM, 1).await.unwrap();
     let kept = checkpoint.lock().unwrap();
     assert!(kept["a"].0.is_disjoint(&kept["b"].0));
-    assert_eq!(plugin.daemon.count("Warn: "), 0, "{:?}", plugin.daemon.told);
+    assert_eq!(plugin.daemon.count("Warn: "), 0, "{:?}", plugin.daemon.events);
 }
 
 async fn kubelet_again(dir: &tempfile::TempDir, checkpoint: &Checkpoint) -> Kubelet {
@@ -238,7 +237,7 @@ async fn a_kubelet_that_comes_later_is_found() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn what_kubelet_refuses_is_told_once_in_its_words_and_tried_again() {
+async fn what_kubelet_refuses_is_reported_once_in_its_words_and_tried_again() {
     let dir = directory();
     let words = "requested API version \"v1beta1\" is not supported by kubelet. Supported versions are [\"v2\"]";
     let manner = Manner::Refuses(words.to_owned());
@@ -246,7 +245,7 @@ async fn what_kubelet_refuses_is_told_once_in_its_words_and_tried_again() {
     let plugin = Running::start(dir.path());
     eventually("several tries", || kubelet.registrations().len() > 3).await;
     let sentence = format!("Warn: kubelet does not register {MEM}: {words}");
-    assert_eq!(plugin.daemon.count(&sentence), 1, "{:?}", plugin.daemon.told);
+    assert_eq!(plugin.daemon.count(&sentence), 1, "{:?}", plugin.daemon.events);
     kubelet.behave(Manner::Reads);
     until_listed(&kubelet, (24, 24)).await;
 }
@@ -284,7 +283,7 @@ async fn a_kubelet_that_does_not_ask_or_hangs_up_is_registered_with_again() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn one_who_reads_slowly_or_sends_garbage_keeps_nobody_waiting() {
+async fn a_slow_reader_or_garbage_delays_no_other() {
     let dir = directory();
     let kubelet = Kubelet::start(dir.path(), Manner::Reads, Checkpoint::default());
     let plugin = Running::of(dir.path(), Resource::by(1).unwrap());
@@ -311,7 +310,7 @@ async fn one_who_reads_slowly_or_sends_garbage_keeps_nobody_waiting() {
         kubelet.admit("a", fine, 100).await.unwrap().envs["ALIYUN_COM_GPU_MEM_CONTAINER"],
         "100"
     );
-    // What it then reads is soon the newest, not all that it missed.
+    // It then soon reads the newest list, not all that it missed.
     let healthy = |devices: &[mpsgate_deviceplugin::api::Device]| {
         devices.iter().filter(|device| device.health == "Healthy").count()
     };
@@ -370,7 +369,7 @@ fn old_request(authority: &str) -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &frame, &headers, &body].concat()
 }
 
-async fn told_of(authority: &str) -> (String, usize, usize) {
+async fn events_after(authority: &str) -> (String, usize, usize) {
     let dir = directory();
     let kubelet = Kubelet::start(dir.path(), Manner::Ignores, Checkpoint::default());
     let plugin = Running::start(dir.path());
@@ -382,19 +381,19 @@ async fn told_of(authority: &str) -> (String, usize, usize) {
     let mut answer = vec![0; 4096];
     assert!(stream.read(&mut answer).await.unwrap() > 0);
     let malformed = plugin.daemon.count("malformed HTTP/2");
-    (format!("{:?}", plugin.daemon.told), malformed, kubelet.registrations().len())
+    (format!("{:?}", plugin.daemon.events), malformed, kubelet.registrations().len())
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_kubelet_before_1_27_is_named_as_the_cause() {
     let path = format!("/var/lib/kubelet/device-plugins/{SOCKET}");
     for authority in [path.clone(), path.replace('/', "%2F")] {
-        let (told, malformed, _) = told_of(&authority).await;
-        assert_eq!(malformed, 1, "{told}");
+        let (events, malformed, _) = events_after(&authority).await;
+        assert_eq!(malformed, 1, "{events}");
     }
-    // The same bytes with the authority of 1.27 are a request like any other.
-    let (told, malformed, _) = told_of("localhost").await;
-    assert_eq!(malformed, 0, "{told}");
+    // The same bytes with the authority of 1.27 are an ordinary request.
+    let (events, malformed, _) = events_after("localhost").await;
+    assert_eq!(malformed, 0, "{events}");
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -420,7 +419,7 @@ async fn resources_come_and_go_one_by_one() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_list_that_does_not_fit_is_told_and_nothing_is_advertised() {
+async fn a_list_that_does_not_fit_is_reported_and_not_advertised() {
     let dir = directory();
     let kubelet = Kubelet::start(dir.path(), Manner::Reads, Checkpoint::default());
     let plugin = Running::start(dir.path());

@@ -1,4 +1,4 @@
-//! What protoc makes of kubelet's schemas.
+//! The code that protoc generates from kubelet's schemas.
 
 #[path = "generated/dra.rs"]
 pub mod dra;

@@ -9,8 +9,8 @@ use mpsgate_model::names::is_uid;
 use mpsgate_model::{CLAIM, CLAIM_ENV_PREFIX, PreparedClaim};
 use serde::Serialize;
 
-/// The lowest version that takes what is written here: from it on a device's name may begin with a
-/// digit, as many uids do.
+/// The lowest version with everything that is written here: since this version a device's name may
+/// begin with a digit, as many uids do.
 const VERSION: &str = "0.5.0";
 
 /// The qualified name of a share's device, for kubelet's answer: `mpsgate.io/claim=UID-REQUEST`.
@@ -19,8 +19,8 @@ pub fn device_id(claim_uid: &str, request: &str) -> String {
     format!("{CLAIM}={}", device_name(claim_uid, request))
 }
 
-/// A device's name may hold letters, digits, `_`, `-`, `.` and `:`, and no `/`. A request's name
-/// has no dot of its own, so no two of one claim get the same.
+/// A device's name may have letters, digits, `_`, `-`, `.` and `:`, but no `/`. A request's name
+/// has no dot of its own, so no two requests of one claim get the same name.
 fn device_name(claim_uid: &str, request: &str) -> String {
     format!("{claim_uid}-{}", request.replace('/', "."))
 }
@@ -28,7 +28,7 @@ fn device_name(claim_uid: &str, request: &str) -> String {
 /// The file's name in the CDI directory: `mpsgate.io-claim_UID.json`, as CDI's own
 /// `GenerateTransientSpecName` makes it.
 ///
-/// `None` where the uid is none and the name might lead elsewhere.
+/// `None` if the text is not a uid, so that the name might lead elsewhere.
 #[must_use]
 pub fn file_name(claim_uid: &str) -> Option<String> {
     is_uid(claim_uid).then(|| format!("{}_{claim_uid}.json", CLAIM.replace('/', "-")))
@@ -43,8 +43,8 @@ pub fn is_file_name(name: &str) -> bool {
 
 /// The variable of a share: `MPSGATE_GRANT_CLAIM.REQUEST`.
 ///
-/// Claims of one pod have different names and requests of one claim too, so that a container with
-/// two shares shows both.
+/// Claims of one pod have different names, and so have requests of one claim. So a container with
+/// two shares has a variable for each.
 #[must_use]
 pub fn variable(claim_name: &str, request: &str) -> String {
     format!("{CLAIM_ENV_PREFIX}{claim_name}.{request}")
@@ -70,10 +70,10 @@ struct Edits {
     env: [String; 1],
 }
 
-/// The file's text. `tokens` has each request and its token.
+/// The file's text. `tokens` has each request with its token.
 ///
-/// A share without a token gets no device: a container that asks for it cannot be made, rather than
-/// made without a grant.
+/// A share without a token gets no device: the engine then cannot make a container that asks for
+/// it. With a device it would make one without a grant.
 #[must_use]
 pub fn file(claim: &PreparedClaim, tokens: &[(String, String)]) -> String {
     let devices = claim.shares.iter().filter_map(|share| {
@@ -86,6 +86,6 @@ pub fn file(claim: &PreparedClaim, tokens: &[(String, String)]) -> String {
         })
     });
     let spec = Spec { cdi_version: VERSION, kind: CLAIM, devices: devices.collect() };
-    // Strings and lists always become JSON.
+    // Strings and lists always have a JSON form.
     serde_json::to_string_pretty(&spec).unwrap_or_default() + "\n"
 }

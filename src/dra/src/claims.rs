@@ -1,4 +1,4 @@
-//! The claims that one call names: which of them may reach the daemon, and one at a time of each.
+//! The claims of one call: which of them reach the daemon, one call at a time for each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,19 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::api::dra::Claim;
 
-/// Claims in one call. Kubelet names those of one pod.
+/// The most claims of one call. Kubelet names those of one pod.
 pub(crate) const MOST: usize = 1024;
 
-/// What one call names.
+/// The claims of one call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Whom the daemon is asked about, each once.
+    /// The claims for the daemon, each once.
     pub(crate) whole: Vec<ClaimName>,
-    /// What kubelet cannot mean, and why not.
+    /// Claims that are wrong, each with the reason.
     pub(crate) wrong: Vec<(ClaimName, String)>,
 }
 
-/// Looks at the claims of a call.
+/// Checks the claims of a call.
 pub(crate) fn sort(claims: Vec<Claim>) -> Asked {
     let mut by_uid = BTreeMap::<String, Vec<ClaimName>>::new();
     for Claim { namespace, uid, name } in claims {
@@ -74,12 +74,12 @@ fn check(claim: &ClaimName) -> Result<(), String> {
     Ok(())
 }
 
-/// Whose turn it is, by the claim's uid.
+/// The calls' turns, by the claim's uid.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
 impl Turns {
-    /// Waits until nobody else has this claim, and keeps it until the guard is dropped.
+    /// Waits until no other call has this claim, and keeps it until the guard is dropped.
     pub(crate) async fn of(&self, uid: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The driver over every restart of kubelet, of its sockets and of ours.
+//! The driver over every restart of kubelet, of its sockets and of the driver's.
 //!
 //! ```text
 //!   bind where it calls ─► bind where it looks ─► kubelet asks who is there, and calls
@@ -7,9 +7,9 @@
 //!    └─────── back off ◄── the socket where it calls has gone ◄┘
 //! ```
 //!
-//! Kubelet looks for sockets by itself, when it starts and whenever one comes: nobody registers
-//! twice. Instances of other names, as in a rolling update, have sockets of their own, and kubelet
-//! calls the one that came last.
+//! Kubelet looks for sockets itself, when it starts and whenever one appears, so the driver never
+//! registers again. Instances with other names, as in a rolling update, have sockets of their own,
+//! and kubelet calls the one that came last.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -28,14 +28,14 @@ use crate::registration::Registrar;
 use crate::server::Server;
 use crate::{DeviceHealth, DriverError, Event, Host};
 
-/// Where kubelet's directories are, and who we are there.
+/// Kubelet's directories, and this driver's name there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Where kubelet looks for plugins.
     pub registry: PathBuf,
-    /// Where plugins of kubelet have directories of their own.
+    /// Where kubelet's plugins have directories of their own.
     pub plugins: PathBuf,
-    /// What tells us from other instances on the node: the pod's uid, or `node`.
+    /// What distinguishes this instance from others on the node: the pod's uid, or `node`.
     pub instance: String,
     /// How long things may take.
     pub pace: Pace,
@@ -53,7 +53,7 @@ impl Default for Place {
 }
 
 impl Place {
-    /// Where kubelet calls us. A directory of ours, in the name of the driver.
+    /// The directory of the socket that kubelet calls, in the name of the driver.
     fn home(&self) -> PathBuf {
         self.plugins.join(DRIVER)
     }
@@ -62,13 +62,13 @@ impl Place {
         format!("dra-{}.sock", self.instance)
     }
 
-    /// Kubelet leaves names with a dot before them alone, and all others are taken for plugins.
+    /// Kubelet ignores names that begin with a dot, and takes all others for plugins.
     ///
     /// The `@` is for kubelet's `:authority`. Its registration client dials the bare path, so that
     /// grpc-go writes the path there, with each `/` as `%2F` (kubernetes
-    /// `pkg/kubelet/pluginmanager/operationexecutor`, grpc-go's `encodeAuthority`; seen of kubelet
-    /// 1.36.2). A `%` is malformed in a host, for which h2 resets the request, and is well-formed
-    /// in the user before an `@`. grpc-go leaves that one as it is.
+    /// `pkg/kubelet/pluginmanager/operationexecutor`, grpc-go's `encodeAuthority`; seen with
+    /// kubelet 1.36.2). A `%` is malformed in a host, for which h2 resets the request, and is
+    /// well-formed in the user before an `@`. grpc-go leaves that one as it is.
     fn registration(&self) -> String {
         format!("{DRIVER}@{}-reg.sock", self.instance)
     }
@@ -77,15 +77,15 @@ impl Place {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Before what failed is tried again.
+    /// Before a failed step is tried again.
     pub retry: Retry,
-    /// For kubelet to ask who we are, before somebody is told that it does not.
+    /// How long kubelet may take to ask for the driver's name, before that is reported.
     pub asked: Duration,
-    /// For the daemon's answer about a claim. Kubelet gives up a call after 45 s, and nobody then
-    /// reads why.
+    /// How long the daemon may take for an answer about a claim. Kubelet gives up a call after 45
+    /// s, and then no reason is shown.
     pub claim: Duration,
-    /// Between two lists of the devices' health. Kubelet takes what it has not heard of for 30 s
-    /// for unknown.
+    /// The time between two lists of the devices' health. Kubelet takes a device's health for
+    /// unknown after 30 s without a list.
     pub health: Duration,
 }
 
@@ -100,8 +100,8 @@ impl Default for Pace {
     }
 }
 
-/// Keeps the driver where kubelet finds it until `stop`. What fails is told to the host and tried
-/// again; at the end our sockets are removed, and kubelet forgets the driver.
+/// Keeps the driver registered with kubelet until `stop`. Failures are reported to the host and
+/// tried again; at the end the sockets are removed, and kubelet forgets the driver.
 pub async fn serve(
     place: Place,
     health: watch::Receiver<Vec<DeviceHealth>>,
@@ -149,20 +149,20 @@ impl Driver {
         }
     }
 
-    /// Where kubelet calls us.
+    /// Makes the socket that kubelet calls.
     fn bind(&self) -> Result<Socket, DriverError> {
         let home = self.place.home();
         make(&self.place.plugins, &home)?;
-        // Only now is there surely something to follow.
+        // Only now the directories surely exist.
         self.retries.follow();
         Ok(Socket::bind(&home, &self.place.socket())?)
     }
 
-    /// Keeps the other socket, by which kubelet finds `socket`. Returns when it cannot find that
-    /// any more.
+    /// Keeps the other socket, by which kubelet finds `socket`. Returns when kubelet can no longer
+    /// find it.
     async fn be_found(&mut self, socket: &Socket) {
         while socket.is_there() {
-            // What kubelet asked at an earlier one.
+            // Forgets what kubelet asked at an earlier socket.
             self.registrar.was_asked();
             match Socket::bind(&self.place.registry, &self.place.registration()) {
                 Ok(registration) => {
@@ -179,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// Returns when kubelet cannot find one of the two any more.
+    /// Returns when kubelet can no longer find one of the two.
     async fn one_goes(&mut self, sockets: [&Socket; 2]) {
         let Pace { retry: Retry { poll, .. }, asked, .. } = self.place.pace;
         let since = Instant::now();
@@ -195,7 +195,7 @@ impl Driver {
         }
     }
 
-    /// Two who replace each other's sockets do not do so at full speed.
+    /// Waits, so that two drivers that replace each other's sockets do not do so at full speed.
     async fn went(&mut self, since: Instant) {
         tokio::time::sleep(self.retries.pause_after(since)).await;
     }
@@ -209,7 +209,7 @@ impl Driver {
     }
 }
 
-/// Makes our directory where it is missing, in one that is root's alone.
+/// Makes the driver's directory if it is missing, in one that belongs to root alone.
 fn make(plugins: &Path, home: &Path) -> Result<(), SocketError> {
     check(plugins)?;
     match std::fs::DirBuilder::new().mode(0o750).create(home) {

@@ -1,25 +1,25 @@
-//! What can go wrong between kubelet and the driver, and how much of it kubelet gets to read.
+//! Errors between kubelet and the driver, and the part of them that kubelet reads.
 
 use mpsgate_kubelet::SocketError;
 use mpsgate_model::printable;
 
-/// Why kubelet cannot find the driver. What may mend itself is tried again.
+/// Why kubelet cannot find the driver. An error that may pass is tried again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// A socket of ours cannot be made.
+    /// A socket cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The sockets would have no name. Never mends itself.
+    /// The sockets would have no name. This error never passes.
     #[error("{:?} cannot be part of a socket's name", printable::value(instance))]
     Instance {
-        /// What was to tell this instance from others.
+        /// The name of this instance.
         instance: String,
     },
 }
 
 impl DriverError {
-    /// What to do.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -34,13 +34,9 @@ impl DriverError {
 /// Characters that kubelet keeps of a device's message; more than a pod's event shows.
 const MOST: usize = 1024;
 
-/// One line that kubelet may keep: nothing in it that a terminal obeys, and cut.
+/// One line for kubelet: cut, and without characters that a terminal obeys.
 pub(crate) fn cut(text: &str) -> String {
-    let line = printable::line(text);
-    if line.chars().count() <= MOST {
-        return line.into_owned();
-    }
-    line.chars().take(MOST - 1).chain(['…']).collect()
+    printable::cut(&printable::line(text), MOST).into_owned()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What happens between kubelet and the driver, for the daemon's log and its metrics.
+//! The events between kubelet and the driver, for the daemon's log and its metrics.
 
 use std::fmt;
 
@@ -8,60 +8,60 @@ use mpsgate_model::printable::{chain, line, value};
 
 use crate::DriverError;
 
-/// One thing that happened to the driver. A failure that repeats itself is told once.
+/// An event of the driver. A repeated failure is reported once.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something happened to a socket of ours.
+    /// An event of a socket.
     Socket(SocketEvent),
-    /// A socket of ours cannot be made.
+    /// A socket cannot be made.
     Failed(DriverError),
-    /// Kubelet knows the driver.
+    /// Kubelet has registered the driver.
     Registered,
-    /// Kubelet does not take the driver; it tries again by itself.
+    /// Kubelet refuses the driver; it tries again by itself.
     NotRegistered {
-        /// Kubelet's words.
+        /// Kubelet's reason.
         error: String,
     },
-    /// Our sockets are there and kubelet does not ask who we are.
+    /// The sockets are there, but kubelet does not ask for the driver's name.
     NotAsked {
         /// For how long, in seconds.
         seconds: u64,
     },
-    /// Kubelet reads how well the devices are.
+    /// Kubelet reads the devices' health.
     Watched {
         /// How many there are.
         devices: usize,
     },
-    /// A claim is kept for its pod.
+    /// A claim is prepared for its pod.
     Prepared {
-        /// Which.
+        /// The claim.
         claim: ClaimName,
-        /// Devices that kubelet was told of.
+        /// Devices in the answer to kubelet.
         devices: usize,
     },
-    /// A claim is not kept.
+    /// A claim is not prepared.
     Refused {
-        /// Which, as kubelet wrote it.
+        /// The claim, as kubelet wrote it.
         claim: ClaimName,
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// A claim is given back.
+    /// A claim is unprepared.
     Unprepared {
-        /// Which.
+        /// The claim.
         claim: ClaimName,
     },
-    /// A claim is not given back.
+    /// A claim could not be unprepared.
     NotUnprepared {
-        /// Which, as kubelet wrote it.
+        /// The claim, as kubelet wrote it.
         claim: ClaimName,
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// Kubelet got no answer of the daemon for a claim.
+    /// The daemon did not answer for a claim in time.
     TimedOut {
-        /// Which.
+        /// The claim.
         claim: ClaimName,
         /// After how long, in seconds.
         seconds: u64,
@@ -92,7 +92,7 @@ impl Event {
         }
     }
 
-    /// What to do, where something is to be done.
+    /// The remedy, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -141,7 +141,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// A claim whose name nobody may have looked at.
+/// A claim's name, which may be unchecked text.
 fn shown(claim: &ClaimName) -> String {
     value(&claim.to_string()).into_owned()
 }

@@ -1,5 +1,5 @@
-//! How well the devices are, as kubelet reads it: the whole list now, with each change, and again
-//! and again, since kubelet takes silence for unknown.
+//! The devices' health for kubelet: the whole list now, with each change, and again and again,
+//! because kubelet takes silence for unknown.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::api::{health_v1, health_v1alpha1};
 use crate::error::cut;
 use crate::{Event, Host, Pending};
 
-/// So many lists may fail to come before kubelet takes a device's health for unknown.
+/// How many lists may fail to arrive before kubelet takes a device's health for unknown.
 const MISSED: u128 = 3;
 
-/// How well one device is.
+/// The health of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceHealth {
     /// The pool of the ResourceSlice that has the device.
     pub pool: String,
     /// The device's name in that slice.
     pub device: String,
-    /// `None` where nobody knows.
+    /// `None` if it is not known.
     pub healthy: Option<bool>,
-    /// For people: why.
+    /// The reason, for people.
     pub message: String,
     /// When this was last determined, in seconds since 1970.
     pub since_s: i64,
 }
 
-/// The service; its clones are one.
+/// The service. All clones are the same service.
 #[derive(Clone)]
 pub(crate) struct Watch {
     health: watch::Receiver<Vec<DeviceHealth>>,
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The list is sent `again` after this time.
+    /// `again`: the time after which the list is sent again.
     pub(crate) fn new(
         health: watch::Receiver<Vec<DeviceHealth>>,
         host: Arc<dyn Host>,
@@ -60,11 +60,11 @@ impl Watch {
 
 /// A list in one of kubelet's versions.
 pub(crate) trait Message: Send + 'static {
-    /// Kubelet takes what it then does not hear for `silence_s` seconds for unknown.
+    /// Kubelet takes a device for unknown after `silence_s` seconds without a list.
     fn of(devices: &[DeviceHealth], silence_s: i64) -> Self;
 }
 
-/// Versions differ in their names alone.
+/// The versions differ only in their names.
 macro_rules! serves {
     ($api:ident) => {
         impl Message for $api::NodeWatchResourcesResponse {
@@ -107,14 +107,14 @@ serves!(health_v1alpha1);
 
 type Health = watch::Receiver<Vec<DeviceHealth>>;
 
-/// What one reader gets. One who is slow misses what is no longer true.
+/// The lists for one reader. A slow reader misses only outdated lists.
 pub(crate) struct Lists<M> {
     next: Pending<'static, Option<(Health, Duration, M)>>,
 }
 
-/// `None` where no other will come.
+/// `None` if there will be no other list.
 async fn next<M: Message>(mut health: Health, again: Duration) -> Option<(Health, Duration, M)> {
-    // Silence is ended by the list that is there still.
+    // After the silence the present list is sent again.
     if let Ok(Err(_)) = tokio::time::timeout(again, health.changed()).await {
         return None;
     }

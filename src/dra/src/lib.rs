@@ -9,9 +9,9 @@
 //!  cards ─► NodeWatchResources ─► kubelet ─► the pod's status        (how well they are)
 //! ```
 //!
-//! [`serve`] keeps the driver registered until it is told to stop; what happens is told as
-//! [`Event`]s. What a claim gives, and what a slice says, are pure functions. Opens nothing but
-//! kubelet's directories. Called by the daemon.
+//! [`serve`] keeps the driver registered until it is stopped, and reports [`Event`]s. What a claim
+//! gives, and what a slice offers, are pure functions. Opens nothing but kubelet's directories.
+//! Called by the daemon.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

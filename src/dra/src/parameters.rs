@@ -1,4 +1,4 @@
-//! What a claim or a DeviceClass says to the driver beside amounts: opaque parameters.
+//! Opaque parameters: the part of a claim or a DeviceClass, beside amounts, that the driver reads.
 //!
 //! ```yaml
 //! opaque:
@@ -6,8 +6,8 @@
 //!   parameters: {apiVersion: mpsgate.io/v1alpha1, kind: Grant, priority: low, computePercent: 30}
 //! ```
 //!
-//! The API server takes any JSON object here, so nobody but this file finds a mistake. What is not
-//! understood is refused: a setting that is passed over is a promise that is not kept.
+//! The API server accepts any JSON object here, so only this file finds a mistake. Unknown fields
+//! are refused: a setting that is ignored is a promise that is not kept.
 
 use mpsgate_model::{ComputeShare, Priority, printable};
 use serde::Deserialize;
@@ -20,14 +20,14 @@ pub const KIND: &str = "Grant";
 /// k8s.io/api resource/v1, "smaller or equal to 10 Ki").
 pub const PARAMETERS_MAX: usize = 10 * 1024;
 
-/// Why parameters cannot be taken. Text of theirs is quoted as it may be printed.
+/// Why parameters are refused. Quoted text is printable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParametersError {
-    /// More than the API server takes.
+    /// More than the API server accepts.
     #[error("they have {0} bytes, of {PARAMETERS_MAX} that Kubernetes takes")]
     TooLong(usize),
-    /// No JSON object, a field that is not known, a field twice, or a value of another type.
+    /// No JSON object, an unknown field, a duplicate field, or a value of another type.
     #[error("{0}")]
     Unreadable(String),
     /// Another version, or none.
@@ -36,15 +36,15 @@ pub enum ParametersError {
     /// Another kind, or none.
     #[error("their kind is \"{0}\", and this driver reads {KIND}")]
     Kind(String),
-    /// A priority that is none.
+    /// The priority is neither word.
     #[error("priority is \"{0}\", which is neither normal nor low")]
     Priority(String),
-    /// A share of compute that is none.
+    /// The share of compute is out of range.
     #[error("computePercent is {0}, which is not 1 to 100")]
     Compute(i64),
 }
 
-/// What parameters say of a grant. What is `None` was not said.
+/// What parameters set for a grant. A field that they do not set is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Scheduling priority.
@@ -53,7 +53,7 @@ pub struct Grant {
     pub compute: Option<ComputeShare>,
 }
 
-/// The smaller of two ceilings. None is no ceiling.
+/// The smaller of two ceilings. `None` is no ceiling.
 pub(crate) fn smaller(
     one: Option<ComputeShare>,
     other: Option<ComputeShare>,
@@ -64,7 +64,7 @@ pub(crate) fn smaller(
     }
 }
 
-/// Read before the rest: of another version the fields may mean something else.
+/// Read before the rest: in another version the fields may have another meaning.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -81,7 +81,7 @@ struct Wire {
     _api_version: String,
     #[serde(rename = "kind")]
     _kind: String,
-    // Not the enumeration: serde would take `{low: null}` for it, too.
+    // Not the enumeration, because serde would accept `{low: null}` for it, too.
     #[serde(default)]
     priority: Option<String>,
     #[serde(default)]
@@ -91,8 +91,8 @@ struct Wire {
 impl Grant {
     /// Reads parameters from their JSON.
     ///
-    /// A field that stands twice is found only in the text as it was written. Of a claim that was
-    /// decoded before, the last of the two is left, as of any JSON.
+    /// A duplicate field is found only in the original text. In a claim that was decoded before,
+    /// only the last of the two is left, as with any JSON.
     ///
     /// # Errors
     /// See [`ParametersError`].
@@ -100,12 +100,12 @@ impl Grant {
         if text.len() > PARAMETERS_MAX {
             return Err(ParametersError::TooLong(text.len()));
         }
-        // The error of serde quotes the text.
+        // serde's error quotes the text.
         let unreadable = |error: serde_json::Error| {
             ParametersError::Unreadable(printable::value(&error.to_string()).into_owned())
         };
         let quoted = |text: &str| printable::value(text).into_owned();
-        // serde would take a list of the fields' values, too.
+        // serde would accept a list of the fields' values, too.
         if !text.trim_ascii_start().starts_with('{') {
             return Err(ParametersError::Unreadable("they are no JSON object".to_owned()));
         }
@@ -131,14 +131,14 @@ impl Grant {
         Ok(Self { priority, compute })
     }
 
-    /// Both of one author, field by field: what `later` says counts.
+    /// Merges parameters of one author, field by field: `later` wins.
     #[must_use]
     pub fn merge(self, later: Self) -> Self {
         Self { priority: later.priority.or(self.priority), compute: later.compute.or(self.compute) }
     }
 
-    /// Both of two authors, field by field: the lower priority and the smaller share count. So what
-    /// a DeviceClass sets holds, whatever a claim says.
+    /// Merges parameters of two authors, field by field: the lower priority and the smaller share
+    /// win. So a claim cannot exceed what a DeviceClass sets.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let priority = match (self.priority, other.priority) {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_is_said_and_nothing_more() {
+    fn reads_what_is_written_and_nothing_more() {
         let grant =
             |priority, compute: Option<u8>| Grant { priority, compute: compute.map(ComputeShare) };
         for (fields, expected) in [
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn refuses_what_it_would_have_to_pass_over() {
-        for (fields, said) in [
+        for (fields, part) in [
             (r#","memory":"7Gi""#, "unknown field `memory`"),
             (r#","ComputePercent":30"#, "unknown field `ComputePercent`"),
             (r#","priority":"low","priority":"low""#, "duplicate field `priority`"),
@@ -197,14 +197,14 @@ mod tests {
             (r#","a\u001b[2J":1"#, "unknown field"),
         ] {
             let text = parse(fields).unwrap_err().to_string();
-            assert!(text.contains(said), "{fields}: {text}");
+            assert!(text.contains(part), "{fields}: {text}");
             assert!(!text.contains(char::is_control), "{fields}: {text:?}");
         }
     }
 
     #[test]
     fn names_another_version_before_its_fields() {
-        for (text, said) in [
+        for (text, part) in [
             (r#"{"apiVersion":"mpsgate.io/v2","kind":"Grant","new":1}"#, "\"mpsgate.io/v2\""),
             (r#"{"apiVersion":"mpsgate.io/v1alpha1","kind":"GpuConfig"}"#, "kind is \"GpuConfig\""),
             (r#"{"kind":"Grant"}"#, "apiVersion is \"\""),
@@ -217,7 +217,7 @@ mod tests {
             ("{", "EOF"),
         ] {
             let error = Grant::parse(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
         let long = format!("{{{HEAD}}}{}", " ".repeat(PARAMETERS_MAX));
         assert_eq!(Grant::parse(&long), Err(ParametersError::TooLong(long.len())));

@@ -1,8 +1,8 @@
-//! A ResourceClaim, read as what each of its requests gives of a card.
+//! Reads a ResourceClaim: what each of its requests gives of a card.
 //!
-//! kube-scheduler has already chosen. What counts is `status.allocation`: what was asked for, in
-//! `spec`, says less, as the scheduler rounds amounts up and fills in what was left out. What MPS
-//! cannot hold a container to is refused, with the claim's name and what to do.
+//! kube-scheduler has already chosen, so `status.allocation` counts. `spec` has only the request,
+//! because the scheduler rounds amounts up and adds defaults. An amount that MPS cannot enforce is
+//! refused, with the claim's name and the remedy.
 
 mod consumed;
 
@@ -26,12 +26,12 @@ pub const RESULTS_MAX: usize = 32;
 /// The source of configuration that a DeviceClass has, which only an administrator writes. A
 /// claim's own has `FromClaim` (`AllocationConfigSource` of k8s.io/api resource/v1).
 const FROM_CLASS: &str = "FromClass";
-/// What kube-scheduler puts on a claim that it makes of a container's `resources.limits`
-/// (`ExtendedResourceClaimAnnotation` of k8s.io/api resource/v1), with the value `true`. It asks
-/// for no capacity, so the slice's default counts.
+/// kube-scheduler's mark on a claim that it makes of a container's `resources.limits`
+/// (`ExtendedResourceClaimAnnotation` of k8s.io/api resource/v1), with the value `true`. Such a
+/// claim asks for no capacity, so the slice's default counts.
 const EXTENDED_RESOURCE: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// What a node knows that reads a claim.
+/// The facts of the node that reads a claim.
 #[derive(Clone, Copy)]
 pub struct Here<'a> {
     /// The pool of its slice.
@@ -40,22 +40,22 @@ pub struct Here<'a> {
     pub card_of: &'a dyn Fn(&str) -> Option<GpuUuid>,
     /// What it has prepared of the claim before.
     pub prepared: Option<&'a PreparedClaim>,
-    /// Whether a claim that kube-scheduler made of `resources.limits` is taken
+    /// Whether it accepts claims that kube-scheduler made of `resources.limits`
     /// (`kubernetes.dra_extended_resources`).
     pub extended_resources: bool,
 }
 
-/// Reads what an allocated claim gives on this node. `asked` is the claim that kubelet names.
-/// Shares have the order of the claim's results.
+/// Reads what an allocated claim gives on this node. `asked` is the claim that kubelet names. The
+/// shares have the order of the claim's results.
 ///
-/// What is prepared here is not decided again, where the claim has the same allocation and its pod
-/// still has it: kubelet asks so after its own restart, for containers that run, and another pod
-/// that names the claim meanwhile takes nothing from them.
+/// A prepared claim is not decided again, if the claim has the same allocation and its pod still
+/// has it. Kubelet asks so after its own restart, for running containers. Another pod that now
+/// names the claim takes nothing from them.
 ///
 /// # Errors
-/// [`Code::Claim`] where the claim gives nothing that a container could be held to,
-/// [`Code::MultiCard`] where one request has several cards, [`Code::UnknownGpu`] where this node
-/// has no such card. Every sentence names the claim, and no text of a tenant's is in it unescaped.
+/// [`Code::Claim`] if the claim gives nothing that can be enforced, [`Code::MultiCard`] if one
+/// request has several cards, [`Code::UnknownGpu`] if this node has no such card. Every sentence
+/// names the claim, and a tenant's text in it is escaped.
 pub fn read(
     claim: &ResourceClaim,
     asked: &ClaimName,
@@ -75,18 +75,18 @@ pub fn read(
     let shares = results.iter().map(|result| reader.share(result));
     let mut shares = shares.collect::<Result<Vec<_>, _>>()?;
     reader.one_card_each(&results)?;
-    let said = reader.configuration(devices.config.as_deref().unwrap_or_default())?;
+    let settings = reader.configuration(devices.config.as_deref().unwrap_or_default())?;
     for share in &mut shares {
-        configure(share, &said);
+        configure(share, &settings);
     }
     Ok(PreparedClaim { claim: asked.clone(), pod_uid, shares })
 }
 
-/// Adds what configuration says of a share. A DeviceClass is an administrator's, a claim a
-/// tenant's, and what either sets is the most: so the stricter counts.
-fn configure(share: &mut ClaimShare, said: &[Said<'_>]) {
+/// Adds configuration to a share. A DeviceClass is an administrator's, a claim a tenant's, and each
+/// sets a maximum: so the stricter value counts.
+fn configure(share: &mut ClaimShare, settings: &[Setting<'_>]) {
     let of = |class: bool| {
-        let applying = said.iter().filter(|one| one.of_class == class && one.is_for(share));
+        let applying = settings.iter().filter(|one| one.of_class == class && one.is_for(share));
         applying.fold(Grant::default(), |all, one| all.merge(one.grant))
     };
     let grant = of(true).stricter(of(false));
@@ -95,24 +95,24 @@ fn configure(share: &mut ClaimShare, said: &[Said<'_>]) {
 }
 
 /// One entry of configuration for this driver.
-struct Said<'a> {
-    /// Of the DeviceClass, else of the claim.
+struct Setting<'a> {
+    /// Whether it is from the DeviceClass, not from the claim.
     of_class: bool,
-    /// The requests that it is for; all where there are none.
+    /// The requests that it applies to; all if the list is empty.
     requests: &'a [String],
     grant: Grant,
 }
 
-impl Said<'_> {
-    /// With a request's name it is for each alternative of it too (k8s.io/api resource/v1,
-    /// `DeviceAllocationConfiguration.requests`).
+impl Setting<'_> {
+    /// Whether it applies to a share. A request's name includes all of its alternatives (k8s.io/api
+    /// resource/v1, `DeviceAllocationConfiguration.requests`).
     fn is_for(&self, share: &ClaimShare) -> bool {
         let is_it = |name: &String| *name == share.request || name == main(&share.request);
         self.requests.is_empty() || self.requests.iter().any(is_it)
     }
 }
 
-/// What each check has to know.
+/// The data that all checks need.
 struct Reader<'a> {
     asked: &'a ClaimName,
     here: &'a Here<'a>,
@@ -141,8 +141,8 @@ impl Reader<'_> {
         self.refused("has no allocation", hint)
     }
 
-    /// These names come to stand in commands, variables and file names. The API server makes no
-    /// others.
+    /// Checks the names, because they are used in commands, variables and file names. The API
+    /// server accepts no others.
     fn names(&self) -> Result<(), Refusal> {
         let ClaimName { namespace, name, uid } = self.asked;
         if is_label(namespace) && is_name(name) && is_uid(uid) {
@@ -154,7 +154,7 @@ impl Reader<'_> {
         ))
     }
 
-    /// The status of the claim that was asked for, unless it goes away.
+    /// The status of the claim that kubelet asked for, unless the claim is being deleted.
     fn status<'a>(&self, claim: &'a ResourceClaim) -> Result<&'a ResourceClaimStatus, Refusal> {
         let metadata = &claim.metadata;
         if metadata.uid.as_deref() != Some(&self.asked.uid) {
@@ -165,8 +165,8 @@ impl Reader<'_> {
             return Err(self.refused("was deleted, and another claim has its name now", hint));
         }
         let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
-        // A claim that is reserved stays until its pod has ended, and a pod that kubelet starts
-        // again after a reboot needs it until then.
+        // A reserved claim stays until its pod has ended. After a reboot kubelet starts the pod
+        // again, and it needs the claim until then.
         if metadata.deletion_timestamp.is_some() && reserved.is_none_or(Vec::is_empty) {
             return Err(self.refused(
                 "is being deleted, and no pod has it",
@@ -176,8 +176,8 @@ impl Reader<'_> {
         claim.status.as_ref().ok_or_else(|| self.unallocated())
     }
 
-    /// Whether the allocation is the one that was prepared, and the pod that it was prepared for is
-    /// among those that have the claim.
+    /// Whether the allocation is the prepared one, and the pod that it was prepared for still has
+    /// the claim.
     fn has_still(&self, prepared: &PreparedClaim, status: &ResourceClaimStatus) -> bool {
         let consumers = status.reserved_for.as_deref().unwrap_or_default();
         let is_its_pod =
@@ -201,12 +201,12 @@ impl Reader<'_> {
             && results.iter().zip(&prepared.shares).all(is_share)
     }
 
-    /// A claim that kube-scheduler makes of limits needs no right to make claims, and is a whole
-    /// card for each that was asked for.
+    /// Refuses a claim that kube-scheduler made of limits, unless the settings accept those: it
+    /// needs no right to make claims, and is a whole card for each that was asked for.
     fn made_for_itself(&self, claim: &ResourceClaim) -> Result<(), Refusal> {
         let annotations = claim.metadata.annotations.as_ref();
-        let said = annotations.and_then(|all| all.get(EXTENDED_RESOURCE));
-        if self.here.extended_resources || said.is_none_or(|said| said != "true") {
+        let value = annotations.and_then(|all| all.get(EXTENDED_RESOURCE));
+        if self.here.extended_resources || value.is_none_or(|value| value != "true") {
             return Ok(());
         }
         Err(self.refused(
@@ -217,7 +217,7 @@ impl Reader<'_> {
         ))
     }
 
-    /// The results that are this driver's.
+    /// The results for this driver.
     fn ours<'a>(
         &self,
         results: &'a [DeviceRequestAllocationResult],
@@ -293,7 +293,7 @@ impl Reader<'_> {
         Ok(consumer.uid.clone())
     }
 
-    /// One result, without what configuration adds.
+    /// One result as a share, without configuration.
     fn share(&self, result: &DeviceRequestAllocationResult) -> Result<ClaimShare, Refusal> {
         let request = printable::value(&result.request);
         if !is_request(&result.request) {
@@ -340,7 +340,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A request has several results where its `count` is more than one or its mode is `All`.
+    /// A request has several results if its `count` is more than one or its mode is `All`.
     fn one_card_each(&self, results: &[&DeviceRequestAllocationResult]) -> Result<(), Refusal> {
         let mut seen = BTreeSet::new();
         let Some(twice) = results.iter().find(|result| !seen.insert(main(&result.request))) else {
@@ -355,11 +355,11 @@ impl Reader<'_> {
         Err(self.refuse(Code::MultiCard, &found, hint))
     }
 
-    /// What the DeviceClass and the claim say to this driver, in their order.
+    /// The configuration of the DeviceClass and the claim for this driver, in their order.
     fn configuration<'a>(
         &self,
         config: &'a [DeviceAllocationConfiguration],
-    ) -> Result<Vec<Said<'a>>, Refusal> {
+    ) -> Result<Vec<Setting<'a>>, Refusal> {
         let ours = config.iter().filter_map(|entry| {
             let opaque = entry.opaque.as_ref().filter(|opaque| opaque.driver == DRIVER)?;
             Some((entry, &opaque.parameters.0))
@@ -368,26 +368,26 @@ impl Reader<'_> {
             |(entry, parameters): (&'a DeviceAllocationConfiguration, &serde_json::Value)| {
                 let of_class = entry.source == FROM_CLASS;
                 let grant = Grant::parse(&parameters.to_string()).map_err(|error| {
-                    let whose = if of_class { "of its DeviceClass " } else { "" };
+                    let origin = if of_class { "of its DeviceClass " } else { "" };
                     self.refused(
-                    &format!("has parameters {whose}for {DRIVER} that cannot be taken: {error}"),
+                    &format!("has parameters {origin}for {DRIVER} that cannot be taken: {error}"),
                     "write parameters: {apiVersion: mpsgate.io/v1alpha1, kind: Grant, priority: \
                      low, computePercent: 30}, of which the last two may be left out",
                 )
                 })?;
                 let requests = entry.requests.as_deref().unwrap_or_default();
-                Ok(Said { of_class, requests, grant })
+                Ok(Setting { of_class, requests, grant })
             };
         ours.map(read).collect()
     }
 }
 
-/// Whether a claim is reserved for a pod there, not for a group of them.
+/// Whether a claim is reserved for a pod, not for a group of pods.
 fn is_pod(consumer: &ResourceClaimConsumerReference) -> bool {
     consumer.resource == "pods" && consumer.api_group.as_deref().unwrap_or_default().is_empty()
 }
 
-/// The request's name, without the alternative that was taken.
+/// The request's name, without the chosen alternative.
 fn main(request: &str) -> &str {
     request.split_once('/').map_or(request, |(main, _)| main)
 }

@@ -1,4 +1,5 @@
-//! The service on the socket by which kubelet finds the driver: who are you, and you are taken.
+//! The service on the socket by which kubelet finds the driver: it returns the driver's name and
+//! receives kubelet's decision.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,49 +17,49 @@ use crate::api::registration::{
 };
 use crate::{Event, Host};
 
-/// What kubelet calls drivers; a device plugin or a CSI driver is something else.
+/// Kubelet's word for such drivers. Device plugins and CSI drivers have other words.
 const KIND: &str = "DRAPlugin";
-/// Kubelet takes the first one that it has, and does not mind those that it has not. Not the names
-/// of the services on the wire: the first of them is shorter here.
+/// Kubelet takes the first one that it knows, and ignores others. These are not the names of the
+/// services on the wire: the first of them is shorter here.
 const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
 /// Calls at a time on one connection; kubelet makes one.
 const STREAMS: u32 = 16;
-/// Of a request, in bytes: two names at most, or kubelet's reason for a refusal.
+/// The most bytes of a request: two names at most, or kubelet's reason for a refusal.
 const REQUEST: usize = 64 * 1024;
 
-/// The service; its clones are one.
+/// The service. All clones are the same service.
 #[derive(Clone)]
 pub(crate) struct Registrar {
     endpoint: Arc<str>,
     host: Arc<dyn Host>,
-    said: Arc<Said>,
+    calls: Arc<Calls>,
 }
 
-/// What kubelet said.
+/// Kubelet's calls.
 #[derive(Default)]
-struct Said {
+struct Calls {
     asked: AtomicBool,
-    /// Its words, where it said no the last time.
+    /// Kubelet's reason, if its last answer was a refusal.
     no: Mutex<Option<String>>,
 }
 
 impl Registrar {
-    /// Sends kubelet to the socket at `endpoint`.
+    /// Names the socket at `endpoint` to kubelet.
     pub(crate) fn new(endpoint: &Path, host: Arc<dyn Host>) -> Self {
         let endpoint = endpoint.to_string_lossy().into();
-        Self { endpoint, host, said: Arc::default() }
+        Self { endpoint, host, calls: Arc::default() }
     }
 
-    /// Whether kubelet has asked since this was asked last.
+    /// Whether kubelet has asked since the last call.
     pub(crate) fn was_asked(&self) -> bool {
-        self.said.asked.swap(false, Ordering::Relaxed)
+        self.calls.asked.swap(false, Ordering::Relaxed)
     }
 }
 
 #[async_trait]
 impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        self.said.asked.store(true, Ordering::Relaxed);
+        self.calls.asked.store(true, Ordering::Relaxed);
         Ok(Response::new(PluginInfo {
             r#type: KIND.to_owned(),
             name: DRIVER.to_owned(),
@@ -74,7 +75,7 @@ impl Registration for Registrar {
         let RegistrationStatus { plugin_registered, error } = request.into_inner();
         let no = (!plugin_registered).then_some(error);
         let before = {
-            let mut last = self.said.no.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.calls.no.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *last, no.clone())
         };
         match no {

@@ -1,4 +1,4 @@
-//! The services that kubelet calls: claims are prepared and unprepared, each for itself.
+//! The services that kubelet calls. They prepare and unprepare each claim by itself.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,15 +30,15 @@ use crate::error::cut;
 use crate::health::Watch;
 use crate::{Event, Host, Pending, PreparedDevice};
 
-/// Calls at a time on one connection: kubelet makes one for each pod that starts or ends, of which
-/// a node has 110, and one for health.
+/// The most calls at a time on one connection: kubelet makes one for each pod that starts or ends,
+/// of which a node has 110, and one for health.
 const STREAMS: u32 = 128;
-/// Of a request, in bytes: as many claims as we take, with names as long as they may be.
+/// The most bytes of a request: the most claims, with the longest names.
 const REQUEST: usize = 1 << 20;
-/// Claims at a time that the daemon is asked about.
+/// The most claims at a time that the daemon is asked about.
 const AT_A_TIME: usize = 64;
 
-/// The service for claims; its clones are one.
+/// The service for claims. All clones are the same service.
 #[derive(Clone)]
 pub(crate) struct Server {
     host: Arc<dyn Host>,
@@ -48,26 +48,27 @@ pub(crate) struct Server {
     places: Arc<Semaphore>,
 }
 
-/// One thing that the daemon does to one claim.
+/// An action of the daemon on one claim.
 type Act<T> = for<'a> fn(&'a dyn Host, ClaimName) -> Pending<'a, Result<T, String>>;
 
-/// How it went.
+/// The outcome of an action.
 enum Outcome<T> {
     Done(T),
     Refused(String),
     TimedOut,
-    /// The call was, and is told of as a whole.
+    /// The action did not run. The event is about the whole call.
     Unheard(String),
 }
 
 impl Server {
-    /// Each claim has its answer within `limit`.
+    /// `limit` is the time for the answer to each claim.
     pub(crate) fn new(host: Arc<dyn Host>, watch: Watch, limit: Duration) -> Self {
         let places = Arc::new(Semaphore::new(AT_A_TIME));
         Self { host, watch, limit, turns: Arc::default(), places }
     }
 
-    /// All claims of a call at once: an answer for each uid, whatever becomes of the others.
+    /// Runs all claims of a call at once: an answer for each uid, whatever the outcome of the
+    /// others.
     async fn each<T: Send + 'static>(
         &self,
         claims: Vec<Claim>,
@@ -87,7 +88,7 @@ impl Server {
         let asked = sort(claims);
         let wrong = asked.wrong.into_iter().map(|(claim, error)| (claim, Outcome::Refused(error)));
         let mut outcomes: Vec<_> = wrong.collect();
-        // For the call as a whole, as kubelet gives up the call as a whole.
+        // One deadline for the whole call, because kubelet gives up the whole call.
         let until = Instant::now() + self.limit;
         let mut calls = JoinSet::new();
         let mut left: BTreeMap<_, _> =
@@ -109,14 +110,14 @@ impl Server {
             };
             outcomes.push((claim, outcome));
         }
-        // Where the daemon panics and lives on.
+        // For a daemon that panics and continues.
         let broken = || "mpsgated broke off: journalctl -u mpsgated -n 50".to_owned();
         outcomes.extend(left.into_values().map(|claim| (claim, Outcome::Refused(broken()))));
         outcomes
     }
 
     async fn one<T>(&self, claim: ClaimName, act: Act<T>) -> Result<T, String> {
-        // Who waits for another one's end takes no place.
+        // A claim that waits for another call takes no place.
         let _turn = self.turns.of(&claim.uid).await;
         let _place = self.places.acquire().await;
         act(&*self.host, claim).await
@@ -149,7 +150,7 @@ impl Server {
             Outcome::TimedOut => self.timed_out(claim),
             Outcome::Unheard(error) => error,
         };
-        NodePrepareResourceResponse { devices: Vec::new(), error: said(&error) }
+        NodePrepareResourceResponse { devices: Vec::new(), error: error_text(&error) }
     }
 
     fn unprepared(&self, claim: ClaimName, outcome: Outcome<()>) -> NodeUnprepareResourceResponse {
@@ -165,16 +166,16 @@ impl Server {
             Outcome::TimedOut => self.timed_out(claim),
             Outcome::Unheard(error) => error,
         };
-        NodeUnprepareResourceResponse { error: said(&error) }
+        NodeUnprepareResourceResponse { error: error_text(&error) }
     }
 }
 
-/// An error for kubelet, which takes an empty one for none.
-fn said(error: &str) -> String {
+/// An error for kubelet, which takes an empty text for success.
+fn error_text(error: &str) -> String {
     if error.is_empty() { "mpsgated gave no reason".to_owned() } else { cut(error) }
 }
 
-/// Containers name requests, never the alternatives of one: kubelet would find no such container.
+/// Containers name requests, never alternatives: kubelet would find no container with one.
 fn device(device: PreparedDevice) -> Device {
     let request = device.request.split('/').next().unwrap_or_default();
     Device {
@@ -261,7 +262,7 @@ impl Service<http::Request<Incoming>> for Services {
         match request.uri().path().split('/').nth(1) {
             Some(health_v1::SERVICE_NAME) => self.health_v1.call(request),
             Some(health_v1alpha1::SERVICE_NAME) => self.health_v1alpha1.call(request),
-            // Says of what it does not know that it is not implemented.
+            // The claims' service answers unknown calls with "not implemented".
             _ => self.claims.call(request),
         }
     }

@@ -1,9 +1,9 @@
-//! What the node offers to kube-scheduler: one ResourceSlice with a device for each managed card.
+//! The node's offer to kube-scheduler: one ResourceSlice with a device for each managed card.
 //!
 //! Field names and rules are those of k8s.io/api resource/v1 and of Kubernetes'
 //! pkg/apis/resource/validation (`validateDevice`, `validateRequestPolicyRange`), read at commit
-//! 009801d930e2. A slice that breaks one of them is refused as a whole, and the node offers
-//! nothing.
+//! 009801d930e2. The API server refuses a slice that breaks one of them as a whole, and the node
+//! then offers nothing.
 
 use std::collections::BTreeMap;
 
@@ -17,50 +17,50 @@ use mpsgate_model::{DRIVER, GpuUuid, Mib};
 use crate::status::cut;
 
 /// The most devices of a slice in which any has a taint
-/// (`ResourceSliceMaxDevicesWithAdvancedFeatures`; without taints it were 128). Always kept to, so
-/// that a card does not come and go with another's trouble.
+/// (`ResourceSliceMaxDevicesWithAdvancedFeatures`; without taints it is 128). It always applies, so
+/// that a card does not come and go with another card's trouble.
 pub const DEVICES_MAX: usize = 64;
-/// The key of the taint of a card that takes nothing new.
+/// The key of the taint of a card that takes no new claims.
 pub const TROUBLE_TAINT: &str = "mpsgate.io/trouble";
 /// The most bytes of an attribute's text (`DeviceAttributeMaxValueLength`).
 const ATTRIBUTE_MAX: usize = 64;
 /// The most MiB that Kubernetes can count, in bytes of 63 bits.
 const MIB_MAX: u64 = (i64::MAX as u64) >> 20;
 
-/// One card as it is offered.
+/// One card of the offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     /// The card.
     pub uuid: GpuUuid,
-    /// What NVIDIA calls it, as `Tesla V100-SXM2-16GB`.
+    /// NVIDIA's name for it, as `Tesla V100-SXM2-16GB`.
     pub model: String,
     /// The version of NVIDIA's driver, as `580.159.04`.
     pub driver_version: String,
-    /// What holds a container to its memory there, as `mps+watchdog`.
+    /// What enforces a container's memory there, as `mps+watchdog`.
     pub guarantee: String,
-    /// How that is known.
+    /// The proof of that.
     pub proof: String,
-    /// Whether it was shown on this node.
+    /// Whether it was proved on this node.
     pub proven: bool,
-    /// Memory that claims may have in all: what local containers hold is taken off.
+    /// Memory for claims in all, without what local containers hold.
     pub memory: Mib,
-    /// Claims that it takes, by what its MPS server serves.
+    /// The number of claims that it takes, by the clients of its MPS server.
     pub clients: u32,
-    /// Compute that claims may have in all, in percent. Zero: it is not given in parts.
+    /// Compute for claims in all, in percent. Zero if it is not divided.
     pub compute: u8,
     /// Whether its MPS server serves every uid.
     pub multiuser: bool,
     /// The one uid that it serves now.
     pub uid: Option<u32>,
-    /// Why it takes nothing new, in one sentence. It is told by the health of the device: a taint's
-    /// value is a word.
+    /// Why it takes no new claims, in one sentence. The health of the device has it, because a
+    /// taint's value is one word.
     pub trouble: Option<String>,
 }
 
 /// The device's name: the card's UUID in lower case, `gpu-8d4ff3a6-0000-4000-8000-00000000beef`.
 ///
-/// It is a DNS label of 40 characters, as the API wants one. Unlike an index it is the same card's
-/// after a reboot and when cards are added or taken out, and a claim keeps it for as long.
+/// It is a DNS label of 40 characters, as the API requires. Unlike an index it stays the same
+/// card's after a reboot and when cards are added or removed, and a claim keeps it for as long.
 #[must_use]
 pub fn device_name(uuid: &GpuUuid) -> String {
     uuid.as_str().to_ascii_lowercase()
@@ -70,7 +70,7 @@ pub fn device_name(uuid: &GpuUuid) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unoffered {
-    /// Nothing of its memory is left for claims.
+    /// None of its memory is left for claims.
     #[error("none of its memory is left for claims")]
     Memory,
     /// Its MPS server takes no process.
@@ -81,11 +81,12 @@ pub enum Unoffered {
     Full,
 }
 
-/// A card without memory or clients is left out, although the API would take a capacity of zero
-/// with a taint. Zero has no policy that is valid (`min` plus `step` may not be more than the
-/// value). Without one, a claim without an amount consumes "the full value": nothing, any number of
-/// times, where it tolerates the taint or the cluster has taints switched off. A claim that has a
-/// share of the card keeps it: its allocation names the device, and nobody looks into the slice.
+/// Separates the cards of the slice from those that are left out. A card without memory or clients
+/// is left out, although the API would accept a capacity of zero with a taint. Zero has no valid
+/// policy (`min` plus `step` may not be more than the value). Without one, a claim without an
+/// amount consumes "the full value": nothing, any number of times, if it tolerates the taint or the
+/// cluster has taints switched off. A claim that has a share of the card keeps it: its allocation
+/// names the device, and the slice is not read.
 fn sorted(offers: &[Offer]) -> (Vec<&Offer>, Vec<(&GpuUuid, Unoffered)>) {
     let (mut offered, mut left_out) = (Vec::new(), Vec::new());
     for offer in offers {
@@ -102,16 +103,16 @@ fn sorted(offers: &[Offer]) -> (Vec<&Offer>, Vec<(&GpuUuid, Unoffered)>) {
     (offered, left_out)
 }
 
-/// The cards that [`spec`] leaves out, and why.
+/// The cards that [`spec`] leaves out, with the reasons.
 #[must_use]
 pub fn left_out(offers: &[Offer]) -> Vec<(&GpuUuid, Unoffered)> {
     sorted(offers).1
 }
 
-/// The slice of a node, in the order of `offers`. `None` where there are none.
+/// The slice of a node, in the order of `offers`. `None` if no card can be offered.
 ///
-/// Its pool has the generation 0, which whoever writes the slice has to count up with each change.
-/// See [`left_out`] for cards that it does not have.
+/// Its pool has the generation 0; the writer of the slice counts it up with each change. See
+/// [`left_out`] for the cards that it lacks.
 #[must_use]
 pub fn spec(node: &str, offers: &[Offer]) -> Option<ResourceSliceSpec> {
     if offers.is_empty() {
@@ -144,7 +145,7 @@ fn device(offer: &Offer) -> Device {
     }
 }
 
-/// Names without a domain are in the driver's.
+/// Names without a domain belong to the driver's domain.
 fn attributes(offer: &Offer) -> BTreeMap<String, DeviceAttribute> {
     let text = |value: &str| DeviceAttribute {
         string: Some(cut(value, ATTRIBUTE_MAX).to_owned()),
@@ -174,15 +175,15 @@ fn capacities(offer: &Offer) -> BTreeMap<String, DeviceCapacity> {
     // A claim without an amount gets the whole card, never "some".
     let memory = capacity(memory, "Mi", 1, memory);
     let clients = each_takes_one(u64::from(offer.clients));
-    // Most claims say nothing of compute, and take nothing from those that do.
+    // Most claims name no compute, and take nothing from those that do.
     let compute =
         (offer.compute > 0).then(|| capacity(u64::from(offer.compute.min(100)), "", 0, 0));
     let all = [("memory", Some(memory)), ("clients", Some(clients)), ("compute", compute)];
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// A capacity of which each claim takes one, and none takes more: what nobody is held to is not
-/// given.
+/// A capacity of which each claim takes exactly one, because a limit of several could not be
+/// enforced.
 fn each_takes_one(all: u64) -> DeviceCapacity {
     let one = Quantity("1".to_owned());
     let policy = CapacityRequestPolicy {
@@ -199,7 +200,7 @@ fn capacity(all: u64, unit: &str, least: u64, default: u64) -> DeviceCapacity {
         0 => Quantity("0".to_owned()),
         number => Quantity(format!("{number}{unit}")),
     };
-    // In a range one step above the least has to be there. Where the least is all, there is one
+    // A range needs room for one step above the least. If the least is everything, there is one
     // value.
     let policy = if all > least {
         CapacityRequestPolicy {
@@ -221,8 +222,8 @@ fn capacity(all: u64, unit: &str, least: u64, default: u64) -> DeviceCapacity {
     DeviceCapacity { request_policy: Some(policy), value: amount(all) }
 }
 
-/// A version as semver.org has it, with three numbers and no zeros before them: `580.159.04` is
-/// `580.159.4`, `390.157` is `390.157.0`. `None` of what has other parts.
+/// A version in the form of semver.org, with three numbers and no leading zeros: `580.159.04` is
+/// `580.159.4`, `390.157` is `390.157.0`. `None` if it has other parts.
 fn semantic(version: &str) -> Option<String> {
     let number = |part: &str| {
         let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

@@ -1,9 +1,9 @@
-//! What the driver writes of a share into the claim's status, where its owner reads it.
+//! The driver's entry about a share in the claim's status, where the claim's owner reads it.
 //!
 //! One entry of `status.devices` is one device of the allocation. So a claim that was refused
-//! before its shares were known has none: the API server takes no device that is not allocated
-//! ("must be an allocated device in the claim", `validateDeviceStatus` of
-//! pkg/apis/resource/validation). Its refusal stands in kubelet's event of the pod alone.
+//! before its shares were known has no entry: the API server accepts only devices that are
+//! allocated ("must be an allocated device in the claim", `validateDeviceStatus` of
+//! pkg/apis/resource/validation). Only kubelet's event of the pod shows such a refusal.
 
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -21,10 +21,10 @@ const MESSAGE_MAX: usize = 32 * 1024;
 /// The most bytes of a text in `data`, which has at most 10 KiB in all.
 const TEXT_MAX: usize = 1024;
 
-/// The entry of one share: what holds its limit, or why it was refused.
+/// The entry of one share: what enforces its limit, or why it was refused.
 ///
-/// `outcome` has the guarantee, its proof and whether that was shown on this node. `now` is RFC
-/// 3339; what is no time becomes 1970, as the API takes no condition without one.
+/// `outcome` has the guarantee, its proof and whether this node proved it. `now` is RFC 3339;
+/// another text becomes 1970, because the API requires a time for a condition.
 #[must_use]
 pub fn status(
     share: &ClaimShare,
@@ -70,10 +70,10 @@ pub fn status(
     }
 }
 
-/// What of `entries` is to be written: nothing where the claim shows each of them in the same words
-/// already, as kubelet asks again each minute for a claim that was refused. Then and else a
-/// condition that does not change keeps its time (k8s.io/apimachinery meta/v1, `Condition`: "the
-/// last time the condition transitioned from one status to another").
+/// The entries that have to be written: none if the claim already has each of them in the same
+/// words, because kubelet asks again each minute for a refused claim. A condition that does not
+/// change keeps its time (k8s.io/apimachinery meta/v1, `Condition`: "the last time the condition
+/// transitioned from one status to another").
 #[must_use]
 pub fn news(
     mut entries: Vec<AllocatedDeviceStatus>,
@@ -100,7 +100,7 @@ pub fn news(
     if is_news { entries } else { Vec::new() }
 }
 
-/// Whether both are of one share: by what the API server tells entries apart.
+/// Whether both entries are of one share, by the fields that the API server compares.
 fn is_same(one: &AllocatedDeviceStatus, other: &AllocatedDeviceStatus) -> bool {
     one.driver == other.driver
         && one.pool == other.pool
@@ -108,7 +108,7 @@ fn is_same(one: &AllocatedDeviceStatus, other: &AllocatedDeviceStatus) -> bool {
         && one.share_id == other.share_id
 }
 
-/// A code without its first letter, as conditions have their reasons: `E_NO_CAPACITY` is
+/// A code as the reason of a condition: without its first letter, so `E_NO_CAPACITY` is
 /// `NoCapacity`.
 fn camel(code: &str) -> String {
     let word = |word: &str| {
@@ -122,7 +122,7 @@ fn camel(code: &str) -> String {
     code.split('_').skip(1).map(word).collect()
 }
 
-/// A text of at most so many bytes, in whole characters.
+/// The beginning of a text, at most so many bytes, in whole characters.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or_default()
 }

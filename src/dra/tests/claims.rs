@@ -1,5 +1,5 @@
-//! Claims as kube-scheduler allocates them and as somebody breaks them: what is read of each, and
-//! what becomes of it in the CDI file and in the claim's status.
+//! Claims as kube-scheduler allocates them, and broken ones: what is read of each, and its entries
+//! in the CDI file and in the claim's status.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
@@ -30,7 +30,7 @@ fn card_of(device: &str) -> Option<GpuUuid> {
     [0_u32, 1].into_iter().map(example_gpu).find(|card| device_name(card) == device)
 }
 
-/// A result of ours, on the first card.
+/// A result for this driver, on the first card.
 fn result(request: &str) -> Value {
     json!({
         "request": request, "driver": "mpsgate.io", "pool": POOL,
@@ -54,7 +54,7 @@ fn claim() -> Value {
     })
 }
 
-/// The claim with another value at a JSON pointer; what is not there is made.
+/// The claim with another value at a JSON pointer, which is made if it is missing.
 fn with(pointer: &str, value: Value) -> Value {
     let mut claim = claim();
     put(&mut claim, pointer, value);
@@ -87,7 +87,7 @@ fn read_here(claim: Value, asked: &ClaimName, here: &Here<'_>) -> Result<Prepare
     read(&claim, asked, here)
 }
 
-/// As a node has it that has prepared nothing, with the settings as they are shipped.
+/// A node that has prepared nothing, with the shipped settings.
 fn here<'a>() -> Here<'a> {
     Here { pool: POOL, card_of: &card_of, prepared: None, extended_resources: false }
 }
@@ -220,7 +220,7 @@ fn of_two_shares_of_compute_the_smaller_counts() {
     }
 }
 
-/// Each with what its sentence says.
+/// Each claim with a part of its refusal's sentence.
 #[test]
 fn what_cannot_be_held_to_is_refused() {
     let pod = |name: &str| json!({"resource": "pods", "name": name, "uid": POD});
@@ -240,8 +240,8 @@ fn what_cannot_be_held_to_is_refused() {
         json!({"request": "gpu", "driver": "gpu.nvidia.com", "pool": POOL, "device": "g"});
     let many = |n: usize| (0..n).map(|i| result(&format!("r{i}"))).collect::<Vec<_>>();
     let forged = "gpu\u{1b}[2J\nmpsgate: all is well\u{202e}";
-    for (claim, code, said) in [
-        // Whose claim.
+    for (claim, code, part) in [
+        // The claim's identity.
         (with("/metadata/uid", json!("other")), Code::Claim, "another claim has its name now"),
         (with("/metadata/uid", Value::Null), Code::Claim, "another claim has its name now"),
         (gone, Code::Claim, "is being deleted, and no pod has it"),
@@ -254,7 +254,7 @@ fn what_cannot_be_held_to_is_refused() {
         (with(RESULTS, json!(many(1000))), Code::Claim, "has 1000 devices, of 32"),
         (with_result("pool", json!("gpu-node-2")), Code::Claim, "of the pool \"gpu-node-2\""),
         (with_result("pool", json!(forged)), Code::Claim, "gpu\\u{1b}[2J\\nmpsgate: all is well"),
-        // Whose pod.
+        // The claim's pod.
         (reserved(json!([])), Code::Claim, "is reserved for no pod"),
         (reserved(Value::Null), Code::Claim, "is reserved for no pod"),
         (reserved(json!([pod("a"), pod("b")])), Code::Claim, "is a claim of two pods"),
@@ -281,7 +281,7 @@ fn what_cannot_be_held_to_is_refused() {
             Code::Claim,
             "a pod with the uid \"\"",
         ),
-        // What was given.
+        // The allocation.
         (
             with_result("request", json!(forged)),
             Code::Claim,
@@ -331,7 +331,7 @@ fn what_cannot_be_held_to_is_refused() {
             Code::MultiCard,
             "several cards for the request \"gpu\"",
         ),
-        // What is to hold for it.
+        // The parameters.
         (own(Value::Null), Code::Claim, "cannot be taken"),
         (own(json!({})), Code::Claim, "their apiVersion is \"\""),
         (own(grant(json!({"memory": "7Gi"}))), Code::Claim, "unknown field `memory`"),
@@ -352,7 +352,7 @@ fn what_cannot_be_held_to_is_refused() {
         let Err(refusal) = read_it(claim) else { panic!("{shown} was read") };
         assert_eq!(refusal.code, code, "{refusal}: {shown}");
         assert!(refusal.sentence.starts_with("claim default/gpu-7gi "), "{refusal}");
-        assert!(refusal.sentence.contains(said), "{refusal} does not say {said:?}");
+        assert!(refusal.sentence.contains(part), "{refusal} does not have {part:?}");
         for text in [&refusal.sentence, &refusal.hint] {
             let obeyed = |c: char| c.is_control() || c == '\u{202e}';
             assert!(!text.is_empty() && !text.contains(obeyed), "{text:?}");
@@ -360,8 +360,8 @@ fn what_cannot_be_held_to_is_refused() {
     }
 }
 
-/// As kube-scheduler makes it of `deviceclass.resource.kubernetes.io/CLASS: 1`, and of a name that
-/// a DeviceClass has for it.
+/// A claim as kube-scheduler makes it of `deviceclass.resource.kubernetes.io/CLASS: 1`, and of a
+/// name that a DeviceClass has for it.
 #[test]
 fn a_claim_that_kube_scheduler_makes_of_limits_is_for_a_setting() {
     const NAME: &str = "resource.kubernetes.io/extended-resource-claim";
@@ -407,7 +407,7 @@ fn what_is_prepared_is_not_decided_again() {
         reserved(json!([pod(POD), pod("another")])),
         reserved(json!([pod("another"), pod(POD), pod("third")])),
         with("/metadata/deletionTimestamp", json!("2026-09-01T00:00:00Z")),
-        // What is decided before it is prepared for the first time.
+        // Checks of a claim that is prepared for the first time.
         config(grant(json!({"priority": "low"}))),
         config(json!({"kind": "of a younger release"})),
         with(
@@ -419,7 +419,7 @@ fn what_is_prepared_is_not_decided_again() {
         assert_eq!(again(same.clone()).unwrap(), prepared, "{same}");
     }
     let two = json!([result("gpu"), result("more")]);
-    for (other, said) in [
+    for (other, part) in [
         (with("/metadata/uid", json!("other")), "another claim has its name now"),
         (reserved(json!([])), "is reserved for no pod"),
         (reserved(json!([pod("another"), pod("third")])), "is a claim of two pods"),
@@ -435,9 +435,9 @@ fn what_is_prepared_is_not_decided_again() {
         (consumed(json!({"compute": "1"})), "gave it a whole card"),
     ] {
         let refusal = again(other.clone()).unwrap_err();
-        assert!(refusal.sentence.contains(said), "{refusal}: {other}");
+        assert!(refusal.sentence.contains(part), "{refusal}: {other}");
     }
-    // Another allocation, or another pod's, is read as it is: the ledger refuses it.
+    // Another allocation, or one for another pod, is read as it is: the ledger refuses it.
     for other in [
         reserved(json!([pod("another")])),
         consumed(json!({"memory": "8Gi"})),
@@ -474,7 +474,7 @@ fn names_for_the_engine_and_for_the_shim() {
     assert_eq!(device_id(UID, "gpu"), format!("mpsgate.io/claim={UID}-gpu"));
     assert_eq!(device_id(UID, "gpu/half"), format!("mpsgate.io/claim={UID}-gpu.half"));
     assert_eq!(variable("gpu-7gi", "gpu"), "MPSGATE_GRANT_gpu-7gi.gpu");
-    // Names of claims may have dots, and still no two shares have one variable.
+    // Names of claims may have dots, but no two shares have the same variable.
     assert_ne!(variable("a.b", "c"), variable("a", "b/c"));
     assert_eq!(file_name(UID), Some(format!("mpsgate.io-claim_{UID}.json")));
     for uid in ["", ".", "..", "a/b", "a.b", "-a", "a-", "a b", "a\0", "ü", &"a".repeat(64)] {
@@ -533,7 +533,7 @@ fn the_status_of_a_refused_share_says_why_and_what_to_do() {
     assert_eq!(entry.get("data"), None);
 }
 
-/// Kubelet asks again each minute for a claim that was refused.
+/// Kubelet asks again each minute for a refused claim.
 #[test]
 fn what_a_claim_shows_already_is_not_written_again() {
     let share = &read_it(claim()).unwrap().shares[0];
@@ -573,7 +573,7 @@ fn what_a_claim_shows_already_is_not_written_again() {
         let times: Vec<_> = news.iter().map(time).collect();
         assert_eq!(times, written.map(Value::from).into_iter().collect::<Vec<_>>(), "{shown:?}");
     }
-    // All entries are written, or none: what is applied owns its entries alone.
+    // All entries are written, or none: an apply replaces all entries of its owner.
     let shown = [refused(share, "full", then)];
     let both = vec![refused(share, "full", now), refused(&other_share, "full", now)];
     let times: Vec<_> = news(both, &shown).iter().map(time).collect();

@@ -67,8 +67,7 @@ fn make(directory: &Path) {
     std::fs::set_permissions(directory, Permissions::from_mode(0o750)).unwrap();
 }
 
-/// Long enough that only inotify is ever as quick as the tests, and short where something is tried
-/// again.
+/// Long enough that only inotify can be as quick as the tests; short for retries.
 const PACE: Pace = Pace {
     retry: Retry {
         first: Duration::from_millis(20),
@@ -128,7 +127,7 @@ async fn until_registered(kubelet: &Kubelet, plugins: usize) {
     eventually(&what, || kubelet.registered().len() == plugins).await;
 }
 
-/// Registered anew, and not as long ago as `asked` says.
+/// Waits until the driver is registered again, with more than `asked` questions of kubelet.
 async fn until_again(kubelet: &Kubelet, asked: usize) {
     eventually("again", || kubelet.asked() > asked && kubelet.registered().len() == 1).await;
 }
@@ -149,12 +148,12 @@ async fn kubelet_finds_the_driver_and_forgets_it_at_the_end() {
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(node.plugins().join("mpsgate.io")) & 0o027, 0);
     assert_eq!([mode(node.socket("node")), mode(node.registration("node"))], [0o600; 2]);
-    let told = Arc::clone(&driver.daemon);
-    eventually("it is told", || told.count("Info: registered with kubelet") == 1).await;
+    let daemon = Arc::clone(&driver.daemon);
+    eventually("it is reported", || daemon.count("Info: registered with kubelet") == 1).await;
     driver.stop().await;
     until_registered(&kubelet, 0).await;
     assert_eq!(node.sockets(), 0);
-    assert_eq!(told.count("Warn: "), 0, "{:?}", told.told);
+    assert_eq!(daemon.count("Warn: "), 0, "{:?}", daemon.events);
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -187,14 +186,14 @@ async fn directories_that_come_later_are_found() {
     std::fs::remove_dir(node.registry()).unwrap();
     std::fs::remove_dir(node.plugins()).unwrap();
     let driver = Running::start(&node);
-    let told = |sentence: &str| driver.daemon.count(sentence);
-    eventually("no directory", || told("Warn: cannot look at") == 1).await;
+    let count = |sentence: &str| driver.daemon.count(sentence);
+    eventually("no directory", || count("Warn: cannot look at") == 1).await;
     make(&node.plugins());
-    eventually("no registry", || told("plugins_registry: No such file") == 1).await;
+    eventually("no registry", || count("plugins_registry: No such file") == 1).await;
     make(&node.registry());
     let kubelet = node.kubelet(Manner::NEW);
     until_registered(&kubelet, 1).await;
-    assert_eq!(told("Warn: "), 2, "{:?}", driver.daemon.told);
+    assert_eq!(count("Warn: "), 2, "{:?}", driver.daemon.events);
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -249,7 +248,7 @@ async fn two_instances_are_side_by_side_and_the_end_of_one_is_its_own() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn an_instance_that_names_no_file_is_told_and_makes_none() {
+async fn an_instance_that_names_no_file_is_reported_and_makes_none() {
     let node = Node::new();
     let driver = Running::of(&node, "../../x", PACE);
     let sentence = "Error: \"../../x\" cannot be part of a socket's name";
@@ -268,7 +267,7 @@ async fn a_claim_that_is_prepared_twice_is_the_same_until_it_is_given_back() {
     let first = kubelet.prepare(asked()).await.unwrap();
     let answer = &first.claims[UID];
     let device = Device {
-        // The alternative is nothing that a container names.
+        // Containers do not name the alternative.
         request_names: vec!["gpu".to_owned()],
         pool_name: "node-1".to_owned(),
         device_name: "gpu-0".to_owned(),
@@ -277,7 +276,7 @@ async fn a_claim_that_is_prepared_twice_is_the_same_until_it_is_given_back() {
     };
     assert_eq!((answer.error.as_str(), &answer.devices), ("", &vec![device]));
     assert_eq!(kubelet.prepare(asked()).await.unwrap(), first);
-    // One that hangs over from before kubelet's start, and one that nobody knows.
+    // One claim that is left from before kubelet's start, and one that is unknown.
     let unknown = claim("default", "unknown", "1");
     let again = asked().into_iter().chain([unknown]);
     let unprepared = kubelet.unprepare(again).await.unwrap();
@@ -321,11 +320,11 @@ async fn an_error_of_one_claim_is_its_own() {
     assert_eq!(calls, ["prepare 0", "prepare 1", "unprepare 0", "unprepare 1"]);
     assert_eq!(driver.daemon.count("Warn: claim default/refused refused: "), 1);
     assert_eq!(driver.daemon.count("Warn: claim default/refused not unprepared: "), 1);
-    assert!(!driver.daemon.told.lock().unwrap().iter().any(|told| told.contains('\u{1b}')));
+    assert!(!driver.daemon.events.lock().unwrap().iter().any(|event| event.contains('\u{1b}')));
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_call_of_too_many_claims_reaches_nobody() {
+async fn a_call_of_too_many_claims_does_not_reach_the_daemon() {
     let node = Node::new();
     let kubelet = node.kubelet(Manner::NEW);
     let driver = Running::start(&node);
@@ -338,7 +337,7 @@ async fn a_call_of_too_many_claims_reaches_nobody() {
     assert_eq!((driver.daemon.calls().len(), driver.daemon.count("1025 claims")), (0, 1));
     let prepared = kubelet.prepare(asked(1024)).await.unwrap().claims;
     assert!(prepared.len() == 1024 && prepared.values().all(|answer| answer.error.is_empty()));
-    // What is more than a message is no call.
+    // More than a message holds is not a call.
     let long = (0..2000).map(|n| claim("default", &"a".repeat(1000), &n.to_string()));
     assert_eq!(kubelet.prepare(long).await.unwrap_err().code(), tonic::Code::OutOfRange);
     assert_eq!(driver.daemon.calls().len(), 1024);
@@ -357,7 +356,7 @@ async fn a_daemon_that_does_not_answer_costs_that_claim_alone() {
     assert_eq!([&*prepared["0"].error, &*prepared["1"].error], [sentence, ""]);
     assert_eq!(driver.daemon.count("Warn: no answer for claim default/hangs for 1 s"), 1);
     assert_eq!(*driver.daemon.given_up.lock().unwrap(), 1);
-    // Nothing of it is left that the next call would wait for.
+    // It leaves nothing that the next call would wait for.
     let prepared = kubelet.prepare([claim("default", "a", "0")]).await.unwrap().claims;
     assert_eq!(prepared["0"].error, "");
 }
@@ -382,7 +381,7 @@ async fn calls_for_one_claim_are_one_after_the_other() {
     let kubelet = node.kubelet(Manner::NEW);
     let driver = Running::start(&node);
     until_registered(&kubelet, 1).await;
-    // The daemon panics where two are at it.
+    // The daemon panics if two calls for one claim overlap.
     let (mut prepared, mut unprepared) = (Vec::new(), Vec::new());
     for _ in 0..20 {
         let kubelet = &kubelet;
@@ -428,7 +427,7 @@ async fn another_uid_under_one_name_is_another_claim() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn one_who_hangs_or_sends_garbage_keeps_nobody_waiting() {
+async fn a_connection_that_hangs_or_sends_garbage_delays_no_other() {
     let node = Node::new();
     let driver = Running::start(&node);
     eventually("it listens", || driver.daemon.count("listens on") == 2).await;
@@ -449,7 +448,7 @@ async fn one_who_hangs_or_sends_garbage_keeps_nobody_waiting() {
     until_registered(&kubelet, 1).await;
     let prepared = kubelet.prepare([claim("default", "a", UID)]).await.unwrap();
     assert_eq!(prepared.claims[UID].error, "");
-    assert_eq!(driver.daemon.count("Warn: "), 0, "{:?}", driver.daemon.told);
+    assert_eq!(driver.daemon.count("Warn: "), 0, "{:?}", driver.daemon.events);
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -495,17 +494,17 @@ async fn kubelet_reads_health_at_once_with_each_change_and_again() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn what_kubelet_refuses_is_told_once_in_its_words() {
+async fn what_kubelet_refuses_is_reported_once_in_its_words() {
     let node = Node::new();
     let words = "RegisterPlugin error -- no handler registered for plugin type: DRAPlugin";
     let kubelet = node.kubelet(Manner::Refuses(words.to_owned()));
     let driver = Running::start(&node);
     eventually("several tries", || kubelet.failures().len() > 3).await;
     let sentence = format!("Warn: kubelet does not register the DRA driver: {words}");
-    assert_eq!(driver.daemon.count(&sentence), 1, "{:?}", driver.daemon.told);
+    assert_eq!(driver.daemon.count(&sentence), 1, "{:?}", driver.daemon.events);
     kubelet.behave(Manner::NEW);
     until_registered(&kubelet, 1).await;
-    eventually("it is told", || driver.daemon.count("registered with kubelet as") == 1).await;
+    eventually("it is reported", || driver.daemon.count("registered with kubelet as") == 1).await;
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -518,7 +517,7 @@ async fn a_kubelet_that_is_slow_hangs_up_or_babbles_finds_the_driver_later() {
         kubelet.behave(Manner::IsSlow(Duration::from_millis(50)));
         until_registered(&kubelet, 1).await;
         kubelet.prepare([claim("default", "a", UID)]).await.unwrap();
-        assert_eq!(driver.daemon.count("Warn: "), 0, "{:?}", driver.daemon.told);
+        assert_eq!(driver.daemon.count("Warn: "), 0, "{:?}", driver.daemon.events);
     }
 }
 
@@ -534,13 +533,14 @@ async fn a_restarted_kubelet_finds_the_driver_and_its_claims() {
         let kubelet = node.kubelet(Manner::NEW);
         until_registered(&kubelet, 1).await;
         assert_eq!(kubelet.prepare([claim("default", "a", UID)]).await.unwrap(), first);
-        eventually("it is told", || driver.daemon.count("registered with kubelet as") == n).await;
+        eventually("it is reported", || driver.daemon.count("registered with kubelet as") == n)
+            .await;
     }
     assert_eq!(driver.daemon.count("has gone"), 0);
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_kubelet_that_does_not_ask_is_told_once() {
+async fn a_kubelet_that_does_not_ask_is_reported_once() {
     let node = Node::new();
     let retry = Retry { poll: Duration::from_millis(5), ..PACE.retry };
     let pace = Pace { asked: Duration::from_millis(50), retry, ..PACE };

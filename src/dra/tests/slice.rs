@@ -1,4 +1,4 @@
-//! The slice of a node as the API server gets it, and the rules of the API that it keeps to.
+//! The slice of a node as the API server gets it, and the API's rules that it follows.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
@@ -54,7 +54,7 @@ fn a_node_without_cards_has_no_slice() {
     assert_eq!(spec("gpu-node-1", &[]), None);
 }
 
-/// What kubelet and allocations hold must stay the same card's name.
+/// Kubelet and allocations keep this name, so it must stay the same card's.
 #[test]
 fn the_name_of_a_device_is_a_dns_label_of_the_uuid() {
     let uuid = GpuUuid::parse("GPU-8d4ff3a6-0000-4000-8000-00000000BEEF").unwrap();

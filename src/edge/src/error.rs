@@ -5,26 +5,26 @@ use std::io;
 
 use crate::ExitCode;
 
-/// What ends a program: an error that knows what to do about it.
+/// An error that ends a program, with its remedy.
 pub trait Remedy: Error {
-    /// What to do about it; `None` where nobody but the developers can do anything.
+    /// The remedy; `None` where only the developers can do anything.
     fn hint(&self) -> Option<String>;
 
-    /// What the program exits with.
+    /// The exit code of the program.
     fn exit_code(&self) -> ExitCode;
 }
 
-/// What the edge itself fails at.
+/// Failures of the edge itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EdgeError {
     /// The answer cannot be written.
     #[error("cannot write the answer to stdout")]
     Stdout(#[source] io::Error),
-    /// The answer is no JSON document: a slip of ours.
+    /// The answer has no JSON form: a mistake in mpsgate.
     #[error("cannot write the answer as JSON")]
     Json(#[source] serde_json::Error),
-    /// Log lines go nowhere.
+    /// The log cannot be opened.
     #[error("cannot open the log")]
     Log(#[source] Box<dyn Error + Send + Sync>),
 }

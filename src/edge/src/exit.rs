@@ -1,4 +1,4 @@
-//! What every program of mpsgate exits with.
+//! The exit codes of every program of mpsgate.
 
 /// An exit status. The shim returns the runtime's own once it has handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

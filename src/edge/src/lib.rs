@@ -1,4 +1,4 @@
-//! The edge of every program but the shim's: what its caller reads, and what it exits with.
+//! The edge of every program but the shim: its output and its exit code.
 //!
 //! ```text
 //! argv ─► run ─► the program ─► Ok(ExitCode)          print: the answer, to stdout

@@ -13,7 +13,7 @@ use crate::EdgeError;
 /// standard error. Call once.
 ///
 /// # Errors
-/// Where the journal cannot be reached.
+/// If the journal cannot be reached.
 pub fn to_journal(program: &str, level: LogLevel) -> Result<(), EdgeError> {
     if !systemd_journal_logger::connected_to_journal() {
         return to_stderr(level);
@@ -27,7 +27,7 @@ pub fn to_journal(program: &str, level: LogLevel) -> Result<(), EdgeError> {
 /// Lines go to standard error. Call once.
 ///
 /// # Errors
-/// Where there is a logger already.
+/// If there is a logger already.
 pub fn to_stderr(level: LogLevel) -> Result<(), EdgeError> {
     let stderr = env_logger::Builder::new()
         // The level is `log`'s own maximum, so that it can change while running.
@@ -48,14 +48,15 @@ fn install(logger: impl Log + 'static, level: LogLevel) -> Result<(), EdgeError>
     log::set_boxed_logger(Box::new(Ours(logger))).map_err(|error| EdgeError::Log(Box::new(error)))
 }
 
-/// Drops what other crates tell of their own work: at `trace` every turn of the event loop.
+/// Drops other crates' messages about their own work: at `trace` they log every turn of the event
+/// loop.
 struct Ours<L>(L);
 
 impl<L: Log> Log for Ours<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // A target is its module's path, and all our crates' begin so.
+        // A target is a module's path, and those of mpsgate's crates all begin with its name.
         let target = metadata.target();
-        // What kube warns of is said by us with what follows from it.
+        // mpsgate reports kube's warnings itself, with what follows from them.
         let foreign = metadata.level() <= Level::Warn && !target.starts_with("kube_");
         let wanted = foreign || target.starts_with("mpsgate");
         wanted && self.0.enabled(metadata)

@@ -10,7 +10,7 @@ use crate::EdgeError;
 /// Writes the answer. A reader that has seen enough (`mpsgate status | head -1`) is no error.
 ///
 /// # Errors
-/// Where stdout does not take it.
+/// If stdout does not accept it.
 pub fn answer(text: &str) -> Result<(), EdgeError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -19,30 +19,31 @@ pub fn answer(text: &str) -> Result<(), EdgeError> {
     }
 }
 
-/// `document` as the JSON that is printed: indented, with a line's end. What a terminal would obey
-/// in its strings is escaped.
+/// `document` as printed JSON: indented, with a line feed at the end. Characters in its strings
+/// that a terminal would obey are escaped.
 ///
 /// # Errors
-/// Where it is no JSON document: a slip of ours.
+/// If it has no JSON form: a mistake in mpsgate.
 pub fn json(document: &impl Serialize) -> Result<String, EdgeError> {
     let mut text = serde_json::to_string_pretty(document).map_err(EdgeError::Json)?;
     text.push('\n');
     Ok(printable::json(text))
 }
 
-/// Tells a person who waits what is going on; a script need not know.
+/// Prints what is going on, for a person who waits. A script need not know.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
         note(&format!("{text}\n"));
     }
 }
 
-/// Writes text to stderr. Where that is closed there is nobody to tell.
+/// Writes text to stderr. If stderr is closed, nobody can read it.
 pub fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether stdout may be coloured: a terminal, and nobody asked for none (<https://no-color.org>).
+/// Whether stdout may be coloured: it is a terminal, not a dumb one, and `NO_COLOR` is not set
+/// (<https://no-color.org>).
 #[must_use]
 pub fn coloured() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

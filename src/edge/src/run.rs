@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use crate::{ExitCode, Remedy, report};
 
 /// Parses `argv` (with the program's name first), runs `body`, prints the error that it ends with,
-/// and says how it ended.
+/// and returns its exit code.
 pub fn run<A: Parser, E: Remedy>(
     argv: impl IntoIterator<Item = OsString>,
     body: impl FnOnce(A) -> Result<ExitCode, E>,
@@ -26,7 +26,7 @@ pub fn run<A: Parser, E: Remedy>(
 /// Prints help, version or what is wrong with the arguments. clap's own status for the last is 2,
 /// which here means that something was tried and failed.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Where even this cannot be printed, the exit code still tells.
+    // If even this cannot be printed, the exit code is still right.
     let _ = error.print();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::Done,

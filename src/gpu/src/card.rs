@@ -6,7 +6,7 @@ use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
 /// One card at the moment of the call. Nothing in it updates itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// `GPU-…`: the same across reboots, the only name that should be stored.
+    /// `GPU-…`: the same across reboots, and the only name that should be stored.
     pub uuid: String,
     /// NVML's index, as `nvidia-smi` prints it. Changes when cards come and go.
     pub index: u32,
@@ -14,9 +14,9 @@ pub struct Card {
     pub minor: u32,
     /// Product name, for people only.
     pub name: String,
-    /// All memory in MiB, rounded down. Includes what driver and firmware keep for themselves.
+    /// All memory in MiB, rounded down. It includes what driver and firmware keep for themselves.
     pub memory_total_mib: u64,
-    /// Memory in use in MiB, rounded up. Without the part that driver and firmware keep.
+    /// Memory in use in MiB, rounded up, without what driver and firmware keep for themselves.
     pub memory_used_mib: u64,
     /// CUDA compute capability as (major, minor).
     pub compute_capability: (u32, u32),
@@ -35,7 +35,7 @@ impl Card {
     /// Whether containers can share this card under MPS.
     ///
     /// # Errors
-    /// The reason why not. The age is told before MIG, because only MIG can be changed.
+    /// The reason why not. The age is reported before MIG, because only MIG can be changed.
     pub fn fitness(&self) -> Result<(), Unfit> {
         if self.compute_capability < VOLTA {
             return Err(Unfit::PreVolta {
@@ -54,11 +54,11 @@ impl Card {
 /// State of Multi-Instance GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigState {
-    /// The card could be cut, and is whole.
+    /// The card supports MIG, and is not divided.
     Disabled,
-    /// The card is cut into instances.
+    /// The card is divided into instances.
     Enabled,
-    /// The card knows no MIG.
+    /// The card does not support MIG.
     Unsupported,
 }
 
@@ -98,7 +98,7 @@ pub enum Unfit {
         /// (major, minor).
         compute_capability: (u32, u32),
     },
-    /// A card cut into instances has no whole to share.
+    /// A card that is divided into instances has no whole to share.
     #[error("{name} ({uuid}) is in MIG mode")]
     MigEnabled {
         /// UUID of the card.
@@ -109,7 +109,7 @@ pub enum Unfit {
 }
 
 impl Unfit {
-    /// What to do about it, in one line.
+    /// The remedy, in one line.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

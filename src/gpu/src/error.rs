@@ -1,4 +1,4 @@
-//! What can go wrong with NVML and with a card, and what to do about it.
+//! Errors of NVML and of cards, with their remedies.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 use mpsgate_model::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 
-/// A failure of NVML. The cause stands in `source()`, the remedy in [`GpuError::hint`].
+/// A failure of NVML. The cause is in `source()`, the remedy in [`GpuError::hint`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The dynamic loader finds no such library: no driver is installed, or elsewhere.
+    /// The dynamic loader finds no such library: no driver is installed, or it is elsewhere.
     #[error("this node has no NVML library {}", library.display())]
     NoLibrary {
         /// The path or name that was asked for.
         library: PathBuf,
     },
-    /// The dynamic loader cannot open the library: not ELF, another architecture, a library of its
-    /// own missing.
+    /// The dynamic loader cannot open the library: it is not ELF, is for another architecture, or
+    /// lacks a library of its own.
     #[error("cannot load the NVML library {}", library.display())]
     LibraryUnavailable {
         /// The path or name that was asked for.
         library: PathBuf,
-        /// What the dynamic loader said.
+        /// The dynamic loader's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The library loads, and is not NVML (or is far too old).
+    /// The library loads, but is not NVML (or is far too old).
     #[error("{} is not an NVML library", library.display())]
     NotNvml {
         /// The path or name that was asked for.
@@ -35,7 +35,7 @@ pub enum GpuError {
         #[source]
         source: NvmlError,
     },
-    /// NVML loads and does not start.
+    /// NVML loads, but does not start.
     #[error("cannot initialise NVML from {}", library.display())]
     Init {
         /// The path or name that was asked for.
@@ -65,7 +65,7 @@ pub enum GpuError {
         /// The UUID as it was given.
         uuid: String,
     },
-    /// The driver's process lists cannot be read without corrupting memory.
+    /// Reading the driver's process lists would corrupt memory.
     #[error("driver {driver_version} has process lists of an incompatible layout")]
     UnsoundProcessLists {
         /// Version of the driver.
@@ -89,15 +89,15 @@ pub enum GpuError {
     },
 }
 
-/// What was tried on the memory limit of a cgroup.
+/// An action on the memory limit of a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitAction {
     /// Set the hard limit.
     Set {
-        /// To this.
+        /// The limit in MiB.
         mib: u64,
     },
-    /// Take it away.
+    /// Remove it.
     Clear,
     /// Read it back.
     Read,
@@ -119,7 +119,7 @@ impl fmt::Display for LimitAction {
 pub struct CardError {
     /// NVML's index, where known.
     pub index: Option<u32>,
-    /// UUID, where known. NVML does not tell it for every lost card.
+    /// UUID, where known. NVML does not return it for every lost card.
     pub uuid: Option<String>,
     /// What was tried.
     pub action: CardAction,
@@ -128,7 +128,7 @@ pub struct CardError {
     pub source: NvmlError,
 }
 
-/// What was tried on a card.
+/// An action on a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardAction {
     /// Get NVML's handle.
@@ -163,7 +163,7 @@ impl fmt::Display for CardName<'_> {
 }
 
 impl GpuError {
-    /// What to do about it, in one line. `None` where NVML names no cause that one could act on.
+    /// The remedy, in one line. `None` where NVML names no cause that a person could act on.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -198,13 +198,14 @@ impl GpuError {
     }
 }
 
-/// The remedy for what NVML answers about a cgroup; other answers are about the card.
+/// The remedy for NVML's answer about a cgroup; other answers are about the card.
 fn limit_hint(cgroup: &Path, error: &NvmlError) -> Option<String> {
     match error {
         NvmlError::NoPermission => {
             Some("only root of the host may set limits: run as root, outside any container".into())
         }
-        // Both are said of a directory without dmem.* files (NVIDIA MPS documentation, r615).
+        // NVML returns either for a directory without dmem.* files (NVIDIA MPS documentation,
+        // r615).
         NvmlError::NotFound | NvmlError::NotSupported => Some(format!(
             "ls {0}/dmem.max; cat {0}/cgroup.controllers; where RmMemacctMode is 0 the driver keeps none: \
              grep Memacct /proc/driver/nvidia/params",
@@ -215,7 +216,7 @@ fn limit_hint(cgroup: &Path, error: &NvmlError) -> Option<String> {
 }
 
 impl CardError {
-    /// What to do about it, in one line. `None` where NVML names no cause that one could act on.
+    /// The remedy, in one line. `None` where NVML names no cause that a person could act on.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         if let (CardAction::SetComputeMode(_), NvmlError::NoPermission) =
@@ -279,7 +280,7 @@ fn nvml_hint(error: &NvmlError, card: &str) -> Option<String> {
         NvmlError::Unknown | NvmlError::Timeout | NvmlError::InsufficientMemory => {
             "see what the driver says: nvidia-smi -q, and NVRM lines in dmesg"
         }
-        // What is left are slips between us and NVML (bad arguments, unknown values, sizes).
+        // The rest are mistakes between mpsgate and NVML (bad arguments, unknown values, sizes).
         _ => return None,
     };
     Some(hint.to_owned())

@@ -1,7 +1,7 @@
 //! NVML, loaded at run time, as plain structs.
 //!
-//! Owns the one NVML handle of a process: which cards there are, whether they can be shared under
-//! MPS, who uses them, and their compute mode. Every call blocks; an async caller goes through
+//! Owns the one NVML handle of a process: the cards, whether they can be shared under MPS, their
+//! processes, and their compute mode. Every call blocks; an async caller goes through
 //! `spawn_blocking`. Decides nothing about grants. Called by the daemon and the operator's command,
 //! never by the shim.
 

@@ -1,6 +1,7 @@
-//! Memory limits of cgroups, which drivers from r615 on keep for all processes below a directory.
+//! Memory limits of cgroups, which drivers from r615 on enforce for all processes below a
+//! directory.
 //!
-//! nvml-wrapper 0.13 does not know the two calls: they are looked up in the library that it has
+//! nvml-wrapper 0.13 does not have the two calls, so they are looked up in the library that it has
 //! loaded. Their layout is that of `nvml.h` of CUDA 13.4; the example in NVIDIA's MPS documentation
 //! (r615, memory partitioning) names other fields and does not compile.
 
@@ -43,12 +44,12 @@ const _: () = assert!(size_of::<SetLimits>() == 24 && size_of::<GetLimits>() == 
 type Set = unsafe extern "C" fn(*mut c_void, *mut SetLimits) -> c_uint;
 type Get = unsafe extern "C" fn(*mut c_void, *mut GetLimits) -> c_uint;
 
-/// What the driver holds a cgroup to on one card. Bytes, because the driver may round.
+/// The driver's limit of a cgroup on one card. Bytes, because the driver may round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// What is kept for it. mpsgate sets none.
+    /// Memory that is reserved for it. mpsgate sets none.
     pub soft_bytes: u64,
-    /// What it cannot exceed; `u64::MAX` where nothing was set.
+    /// The most that it may use; `u64::MAX` where no limit is set.
     pub hard_bytes: u64,
     /// What it uses now.
     pub used_bytes: u64,
@@ -70,8 +71,7 @@ pub struct MemoryLimits<'n> {
 }
 
 impl Nvml {
-    /// The memory limits of cgroups. `None` where the library has no such calls, which is so before
-    /// r615.
+    /// The memory limits of cgroups. `None` where the library has no such calls, as before r615.
     #[must_use]
     pub fn memory_limits(&self) -> Option<MemoryLimits<'_>> {
         let library = &self.wrapped().lib().__library;
@@ -87,12 +87,12 @@ impl Nvml {
 }
 
 impl MemoryLimits<'_> {
-    /// Holds all processes of a cgroup, and of those below it, to `mib` of one card in sum.
+    /// Limits all processes of a cgroup, and of those below it, to `mib` of one card in sum.
     /// `cgroup` is a directory of cgroup v2. Needs root of the host. The driver may round: read it
     /// back.
     ///
-    /// Never a soft limit: what it keeps back stays lost in every ancestor when the directory is
-    /// removed before it is cleared (NVIDIA MPS documentation, r615).
+    /// Never sets a soft limit: the memory that it reserves stays lost in every ancestor if the
+    /// directory is removed before it is cleared (NVIDIA MPS documentation, r615).
     ///
     /// # Errors
     /// [`GpuError::MemoryLimit`], and as [`Nvml::card`].
@@ -100,8 +100,8 @@ impl MemoryLimits<'_> {
         self.write(LimitAction::Set { mib }, uuid, cgroup, mib.saturating_mul(BYTES_PER_MIB))
     }
 
-    /// Takes the limit of a cgroup away. Where the kernel has `dmem`, removing the directory does
-    /// that, too; where the driver counts by itself its entry stays (r615's `memacct.c`).
+    /// Removes the limit of a cgroup. Where the kernel has `dmem`, removing the directory does
+    /// that, too; where the driver counts by itself, its entry stays (r615's `memacct.c`).
     ///
     /// # Errors
     /// As [`MemoryLimits::set`].
@@ -109,7 +109,7 @@ impl MemoryLimits<'_> {
         self.write(LimitAction::Clear, uuid, cgroup, MAX)
     }
 
-    /// What holds for a cgroup. Needs no privilege.
+    /// The limit of a cgroup. Needs no privilege.
     ///
     /// # Errors
     /// As [`MemoryLimits::set`].

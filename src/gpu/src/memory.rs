@@ -4,7 +4,7 @@ use crate::Card;
 
 const MIB_PER_GIB: u64 = 1024;
 
-/// What a card of `total_mib` offers when `reserve_mib` stay with driver and MPS server, in MiB.
+/// The MiB that a card of `total_mib` offers when `reserve_mib` stay with driver and MPS server.
 ///
 /// `floor((total - reserve) / 1024) * 1024`: whole GiB, because the GiB is the unit in which
 /// Kubernetes counts `aliyun.com/gpu-mem`. A reserve as large as the card leaves 0.
@@ -20,13 +20,13 @@ pub fn advertised_mib(total_mib: u64, reserve_mib: u64) -> u64 {
 }
 
 impl Card {
-    /// MiB that are kept back on every card unless configured otherwise.
+    /// MiB that are reserved on every card unless configured otherwise.
     ///
     /// NVML's total includes what driver and firmware keep for themselves (`reserved` of
     /// `nvmlMemory_v2_t`, some hundred MiB), and the MPS server has a context of its own (418 MiB
     /// were seen, NVIDIA/nvidia-docker issue 868). Neither counts against a client's limit. One GiB
-    /// holds both, so that the last container on a full card still gets what it was promised. What
-    /// a client's own context takes lies inside that client's limit and needs no reserve.
+    /// covers both, so that the last container on a full card still gets its grant. The context of
+    /// a client is inside that client's limit and needs no reserve.
     pub const DEFAULT_RESERVE_MIB: u64 = 1024;
 
     /// What this card offers, see [`advertised_mib`].

@@ -1,4 +1,4 @@
-//! The handle: every call to NVML is made here.
+//! The handle: this file makes every call to NVML.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -33,7 +33,7 @@ impl fmt::Debug for Nvml {
 }
 
 impl Nvml {
-    /// What drivers install, found by the dynamic loader.
+    /// The driver's library, as the dynamic loader finds it.
     pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
     /// Loads and initialises NVML. `library` is a path, or a name without `/` that the dynamic
@@ -64,7 +64,8 @@ impl Nvml {
         Ok(Self { nvml, simulated })
     }
 
-    /// Whether the loaded library invents its cards (tests, demo). Say so wherever cards are shown.
+    /// Whether the loaded library invents its cards (tests, demo). Show that wherever cards are
+    /// shown.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulated
@@ -89,8 +90,8 @@ impl Nvml {
         Ok(format!("{major}.{}", cuda_driver_version_minor(version)))
     }
 
-    /// All cards of the node by index. A card that does not answer is an error in its place and
-    /// hides no other.
+    /// All cards of the node by index. A card that does not answer is an error in its place; the
+    /// others are returned.
     ///
     /// # Errors
     /// [`GpuError::System`] when the cards cannot even be counted.
@@ -109,7 +110,7 @@ impl Nvml {
         Ok(read_card(&device, index)?)
     }
 
-    /// Who may create contexts on the card.
+    /// The card's compute mode: who may create contexts.
     ///
     /// # Errors
     /// As [`Nvml::card`].
@@ -118,8 +119,8 @@ impl Nvml {
         Ok(of_nvml(mode.map_err(on_card(uuid, CardAction::Read("compute mode")))?))
     }
 
-    /// Changes who may create contexts. Needs root of the host; lasts until reboot or driver
-    /// unload. Contexts that exist stay.
+    /// Changes the card's compute mode. Needs root of the host; lasts until reboot or driver
+    /// unload. Existing contexts stay.
     ///
     /// # Errors
     /// As [`Nvml::card`].
@@ -132,13 +133,13 @@ impl Nvml {
     ///
     /// # Errors
     /// As [`Nvml::card`], and [`GpuError::UnsoundProcessLists`]. A driver that keeps no list of
-    /// graphics or MPS processes for this card reports none of them; the list of compute processes
-    /// is never given up silently.
+    /// graphics or MPS processes for this card reports none of them; a missing list of compute
+    /// processes is always an error.
     pub fn processes(&self, uuid: &str) -> Result<Vec<GpuProcess>, GpuError> {
         self.process_list(uuid).map(|list| list.processes)
     }
 
-    /// The same, and whether MPS clients are told from other processes.
+    /// The same, and whether the driver lists MPS clients apart from other processes.
     ///
     /// # Errors
     /// As [`Nvml::processes`].
@@ -172,7 +173,7 @@ impl Nvml {
     }
 
     pub(crate) fn device(&self, uuid: &str) -> Result<Device<'_>, GpuError> {
-        // NVML would answer with a handle of the instance, whose properties are not a card's.
+        // NVML would return a handle of the instance, and its properties are not a card's.
         if uuid.starts_with("MIG-") {
             return Err(GpuError::MigInstance { uuid: uuid.to_owned() });
         }
@@ -255,8 +256,8 @@ fn on_card(uuid: &str, action: CardAction) -> impl FnOnce(NvmlError) -> CardErro
     move |source| CardError { index: None, uuid: Some(uuid.to_owned()), action, source }
 }
 
-/// Whether the loader found no file of that name, rather than one that it cannot use. glibc says so
-/// in words alone.
+/// Whether the loader found no file of that name, rather than one that it cannot use. Only the
+/// words of glibc's error show that.
 fn is_absent(library: &OsStr, error: &dyn std::error::Error) -> bool {
     let words =
         format!("{}: cannot open shared object file: No such file or directory", library.display());

@@ -1,4 +1,4 @@
-//! Who uses a card: NVML's three process lists made one.
+//! The processes of a card: NVML's three process lists merged into one.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,29 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 /// A process that holds a context on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuProcess {
-    /// Process id in the host's pid namespace, wherever the caller runs: the driver knows no other.
+    /// Process id in the host's pid namespace, wherever the caller runs: the driver has no other.
     pub pid: u32,
-    /// Device memory in bytes. `None` where the driver cannot tell. Managed (UVM) memory may be
-    /// missing from it.
+    /// Device memory in bytes. `None` where the driver does not know it. It may lack managed (UVM)
+    /// memory.
     pub used_bytes: Option<u64>,
-    /// How it reached the card.
+    /// The kind of its context.
     pub kind: ProcessKind,
 }
 
-/// Who uses a card.
+/// The processes of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessList {
-    /// Once each, by pid.
+    /// Each process once, by pid.
     pub processes: Vec<GpuProcess>,
-    /// Whether the driver tells MPS clients of this card from other processes.
+    /// Whether the driver lists MPS clients of this card apart from other processes.
     pub tells_clients: bool,
-    /// Device memory in use when the lists had been read, in bytes, whoever uses it; without what
-    /// driver and firmware keep for themselves (`nvmlMemory_v2_t`). `None` where NVML did not tell.
+    /// Device memory in use after the lists were read, in bytes, for all users together; without
+    /// what driver and firmware keep for themselves (`nvmlMemory_v2_t`). `None` where NVML did not
+    /// return it.
     pub used_bytes: Option<u64>,
 }
 
-/// How a process reached the card. Ordered: a process in several lists has the greatest.
+/// The kind of a process's context. Ordered: a process in several lists has the greatest kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessKind {
     /// Only a graphics context.
@@ -46,8 +47,8 @@ pub(crate) type Lists = [(ProcessKind, Vec<ProcessInfo>); 3];
 
 /// One entry per process, ordered by pid.
 ///
-/// A process may stand in several lists (`nvidia-smi` shows `C+G` and `M+C`). NVML gives its memory
-/// per process and not per list, so the larger figure is taken and not the sum.
+/// A process may be in several lists (`nvidia-smi` shows `C+G` and `M+C`). NVML gives its memory
+/// per process and not per list, so the result has the larger figure and not the sum.
 pub(crate) fn merge(lists: Lists) -> Vec<GpuProcess> {
     let mut by_pid = BTreeMap::<u32, GpuProcess>::new();
     for (kind, list) in lists {
@@ -71,18 +72,18 @@ pub(crate) fn merge(lists: Lists) -> Vec<GpuProcess> {
 /// Whether the driver's process lists have the layout that nvml-wrapper reads.
 ///
 /// The 535 series before 535.98 fills 32 bytes per process where 24 were allocated: a larger
-/// `nvmlProcessInfo_t` under the same `_v3` names (NVIDIA/nvidia-settings 39c3e28, taken back in
-/// 0cb3bef; XuehaiPan/nvitop pull requests 79, 89, 94). Asking it would overrun the buffer, and the
-/// pids would be nobody's. 535.98 itself lacks the calls; 535.104.05 has them with the old layout.
+/// `nvmlProcessInfo_t` under the same `_v3` names (NVIDIA/nvidia-settings 39c3e28, reverted in
+/// 0cb3bef; XuehaiPan/nvitop pull requests 79, 89, 94). Reading it would overrun the buffer, and
+/// the pids would be wrong. 535.98 itself lacks the calls; 535.104.05 has them with the old layout.
 pub(crate) fn lists_are_sound(driver_version: &str) -> bool {
     let mut numbers = driver_version.split('.').map(str::parse::<u32>);
     !matches!((numbers.next(), numbers.next()), (Some(Ok(535)), Some(Ok(0..98))))
 }
 
-/// How often a list is asked for again when processes keep appearing.
+/// How often a list is read again while processes keep appearing.
 const ATTEMPTS: usize = 8;
 
-/// Asks again while the buffer was too small.
+/// Reads again while the buffer is too small.
 ///
 /// The caller of NVML sizes the buffer by a first call; a process that starts before the second one
 /// makes that `InsufficientSize`. nvml-wrapper 0.13 leaves no headroom in the MPS list.

@@ -1,4 +1,4 @@
-//! Tells the NVML double of the tests and the demo from a driver's library.
+//! Recognises the fake NVML of the tests and the demo.
 
 // JUSTIFICATION (1 block): only the loaded library itself can say that it is a fake, and a symbol
 // that no driver exports is the one sign that cannot be mistaken. Looking a symbol up is `unsafe`.
@@ -6,7 +6,7 @@
 
 use nvml_wrapper::Nvml;
 
-/// Exported by the fake, by no driver.
+/// A symbol that the fake exports, and no driver.
 const MARKER: &[u8] = b"mpsgate_simulated_gpus\0";
 
 /// Whether the library behind `nvml` invents its cards.

@@ -1,5 +1,5 @@
-//! Memory limits of cgroups, against the NVML double. Directories stand for cgroups. What a real
-//! driver of r615 answers is asked in `tests/gpu`.
+//! Memory limits of cgroups, against the fake NVML. Directories take the place of cgroups.
+//! `tests/gpu` checks what a real driver of r615 answers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ impl Node {
         Self::new(|state| state["memory_limits"] = offer)
     }
 
-    /// The kernel counts.
+    /// With a kernel that counts.
     fn with_dmem() -> Self {
         Self::with_limits(json!({ "needs": "dmem.max" }))
     }
@@ -47,7 +47,7 @@ impl Node {
         fs::write(self.file(), state.to_string()).unwrap();
     }
 
-    /// What the driver counts for a cgroup that has a limit.
+    /// Sets what the driver counts for a cgroup that has a limit.
     fn charge(&self, cgroup: &Path, mib: u64) {
         self.edit(|state| {
             state["cards"][0]["limits"][name(cgroup)]["charged_bytes"] = (mib * MIB).into()
@@ -124,7 +124,7 @@ fn a_library_without_the_calls_offers_no_limits() {
 }
 
 #[test]
-fn a_driver_that_knows_the_calls_and_has_none_is_told_apart_from_a_failure() {
+fn a_driver_that_has_the_calls_without_the_limits_is_no_failure() {
     let node = Node::new(|_| ());
     let web = node.cgroup("web");
     let nvml = node.load().unwrap();

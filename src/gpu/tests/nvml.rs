@@ -1,5 +1,5 @@
-//! The whole way through the dynamic loader and nvml-wrapper, against the NVML double. What a real
-//! driver answers is checked on a GPU, in `tests/gpu`.
+//! The whole way through the dynamic loader and nvml-wrapper, against the fake NVML. `tests/gpu`
+//! checks what a real driver answers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
@@ -38,7 +38,7 @@ fn healthy(nvml: &Nvml) -> Vec<Card> {
     nvml.cards().unwrap().into_iter().map(Result::unwrap).collect()
 }
 
-/// What NVML answered, at the end of the chain of causes.
+/// NVML's answer, from the end of the chain of causes.
 fn cause(error: &(dyn Error + 'static)) -> String {
     error.source().map_or_else(|| error.to_string(), cause)
 }
@@ -66,8 +66,8 @@ fn a_file_that_is_no_library_cannot_be_loaded() {
 }
 
 #[test]
-fn a_library_that_is_not_nvml_is_told_apart() {
-    // The empty name is the running program itself, for dlopen.
+fn a_library_that_is_not_nvml_has_an_error_of_its_own() {
+    // dlopen takes the empty name for the running program itself.
     for library in ["libc.so.6", ""] {
         let error = Nvml::load(library).unwrap_err();
         assert!(matches!(error, GpuError::NotNvml { .. }), "{error:?}");
@@ -241,7 +241,7 @@ fn mig_and_cards_before_volta_are_seen_and_unfit() {
 }
 
 #[test]
-fn a_uuid_that_names_no_card_is_told_so() {
+fn a_uuid_that_names_no_card_is_an_error() {
     let node = Node::new(|_| ());
     let nvml = node.load().unwrap();
     for uuid in ["GPU-0", "", "0", "GPU-\0", &FIRST[..20], &FIRST.to_uppercase()] {

@@ -1,4 +1,4 @@
-//! Which cgroups a process is in.
+//! The cgroups of processes.
 
 mod paths;
 
@@ -20,7 +20,7 @@ const UNIFIED: FsWord = 0x6367_7270;
 /// `CGROUP_SUPER_MAGIC`: a hierarchy of v1.
 const LEGACY: FsWord = 0x0027_e0eb;
 
-/// A cgroup, named so that a directory made anew under the same path is not taken for it.
+/// A cgroup by path and inode, so that a new directory under the same path is another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupId {
     /// Absolute path of the directory.
@@ -30,7 +30,7 @@ pub struct CgroupId {
 }
 
 impl CgroupId {
-    /// Of a directory; `None` where it is not there, or no text.
+    /// The cgroup of a directory; `None` if it is not there, or its path is not text.
     #[must_use]
     pub fn of(directory: &Path) -> Option<Self> {
         let inode = std::fs::metadata(directory).ok()?.ino();
@@ -41,7 +41,7 @@ impl CgroupId {
 /// Whether the directory is still the one that was named.
 ///
 /// # Errors
-/// What the kernel says; a directory that is gone is no error.
+/// The kernel's error; a directory that is gone is no error.
 pub fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
     match std::fs::symlink_metadata(&cgroup.path) {
         Ok(found) => Ok(found.is_dir() && found.ino() == cgroup.inode),
@@ -50,7 +50,7 @@ pub fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
     }
 }
 
-/// Whether this machine has v2 alone.
+/// Whether this machine has only v2.
 #[must_use]
 pub fn is_unified() -> bool {
     filesystem(Path::new(MOUNT)).is_ok_and(|found| found == UNIFIED)
@@ -59,7 +59,7 @@ pub fn is_unified() -> bool {
 /// Whether a directory is on a file system of cgroups.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn is_one(directory: &Path) -> io::Result<bool> {
     Ok(matches!(filesystem(directory)?, UNIFIED | LEGACY))
 }
@@ -68,24 +68,24 @@ fn filesystem(path: &Path) -> io::Result<FsWord> {
     Ok(rustix::fs::statfs(path)?.f_type)
 }
 
-/// `/proc/PID/cgroup` of a process that lives, by the first of its threads that does: see
-/// [`shown`]. `None` where it cannot be read, as of a process whose path is longer than a page.
+/// `/proc/PID/cgroup` of a living process, by the first of its living threads: see [`shown`].
+/// `None` if it cannot be read, as for a process whose path is longer than a page.
 #[must_use]
 pub fn text_of(pid: u32) -> Option<String> {
     shown(pid, |thread| procfs::text(thread.join("cgroup")).ok())
 }
 
-/// One line of it (cgroups(7)): `hierarchy:controllers:path`.
+/// One line of `/proc/PID/cgroup` (cgroups(7)): `hierarchy:controllers:path`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Membership<'a> {
     /// Controllers or a name of a hierarchy of v1, with commas between them; empty for v2's.
     pub controllers: &'a str,
-    /// From the root of our own cgroup namespace.
+    /// The path from the root of this process's cgroup namespace.
     pub path: &'a str,
 }
 
 impl<'a> Membership<'a> {
-    /// `None` for a line that is none.
+    /// `None` if the line has another form.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -98,9 +98,9 @@ impl<'a> Membership<'a> {
         self.controllers.split(',').any(|name| name == controller)
     }
 
-    /// The path below the hierarchy's mount. `None` where the process is outside our own cgroup
-    /// namespace: the path begins with `/..` then, and cannot be reached. And where it is no text,
-    /// as that of a cgroup which a container has named so: another's could look like it.
+    /// The path below the hierarchy's mount. `None` if the process is outside this process's cgroup
+    /// namespace: such a path begins with `/..` and cannot be reached. Also `None` if it is not
+    /// text, as for a cgroup that a container has named so: another one's path could look the same.
     #[must_use]
     pub fn below(&self) -> Option<&'a Path> {
         let is_text = !self.path.contains(char::REPLACEMENT_CHARACTER);
@@ -110,9 +110,9 @@ impl<'a> Membership<'a> {
     }
 }
 
-/// The directory by which the devices of a process are controlled, from the text of
-/// `/proc/PID/cgroup`: in v1's hierarchy `devices`, or the one of v2. `None` where it is in none,
-/// or outside our own cgroup namespace.
+/// The directory that controls a process's devices, from the text of `/proc/PID/cgroup`: in v1's
+/// hierarchy `devices`, or in v2's hierarchy. `None` if there is none, or it is outside this
+/// process's cgroup namespace.
 #[must_use]
 pub fn of_devices(text: &str, unified: bool) -> Option<PathBuf> {
     text.lines().filter_map(Membership::parse).find_map(|line| {
@@ -124,8 +124,7 @@ pub fn of_devices(text: &str, unified: bool) -> Option<PathBuf> {
     })
 }
 
-/// Where a cgroup that is named below the usual mount is, where the hierarchies are seen at
-/// `cgroups`.
+/// Moves a cgroup's path from the usual mount to `cgroups`, where the hierarchies are mounted.
 #[must_use]
 pub fn below(cgroups: &Path, path: &Path) -> PathBuf {
     path.strip_prefix(MOUNT).map_or_else(|_| path.to_owned(), |path| cgroups.join(path))
@@ -157,9 +156,9 @@ mod tests {
             ),
             ("0::/b\n", false, None),
             ("garbage", true, None),
-            // Of another namespace.
+            // In another namespace.
             ("0::/../../elsewhere\n", true, None),
-            // What is no text.
+            // Not text.
             ("0::/s.slice/\u{fffd}/c\n", true, None),
             ("9:memory:/a/\u{fffd}\n5:devices:/a\n", false, Some("/sys/fs/cgroup/devices/a")),
         ] {

@@ -1,13 +1,13 @@
 //! Named places where a test kills the process, before and after each step that changes something.
 //!
 //! `crash_point!("daemon.start.locked")` compiles to nothing. With the feature `crash-points`,
-//! which only `tests/faults` builds with, it looks at `/run/mpsgate-crash/point`: a file of root's
-//! that names a point and optionally says at which passing (`daemon.start.locked 3`). The process
-//! that passes it takes the file away, leaves its name and pid in `/run/mpsgate-crash/died`, and
-//! kills itself with SIGKILL: no destructor runs and nothing is flushed, as in a crash.
+//! which only `tests/faults` builds with, it reads `/run/mpsgate-crash/point`: a file of root that
+//! names a point and optionally at which passing (`daemon.start.locked 3`). The process that passes
+//! it removes the file, leaves its name and pid in `/run/mpsgate-crash/died`, and kills itself with
+//! SIGKILL: no destructor runs and nothing is flushed, as in a crash.
 //!
-//! A name that [`POINTS`] does not list does not compile, with or without the feature; a listed one
-//! that nobody passes fails `tests/points.rs`.
+//! A name that [`POINTS`] does not list does not compile, with or without the feature. A listed
+//! name that no code passes fails `tests/points.rs`.
 
 mod points;
 
@@ -18,14 +18,14 @@ mod armed;
 pub use armed::pass;
 pub use points::{POINTS, is_listed};
 
-/// Nothing, in what is shipped.
+/// Compiles to nothing in shipped programs.
 #[cfg(not(feature = "crash-points"))]
 #[inline(always)]
 pub const fn pass(_name: &str) {}
 
-/// Where a point is armed.
+/// The file that arms a point.
 pub const ARMED: &str = "/run/mpsgate-crash/point";
-/// Where the process that died at it says so.
+/// The file in which the process that died at the point leaves its name.
 pub const DIED: &str = "/run/mpsgate-crash/died";
 
 /// A place where a test may kill this process; see [`crash`](crate::crash).
@@ -57,7 +57,7 @@ macro_rules! crash_steps {
     }};
 }
 
-/// Whose points are passed in a function that several call; made by
+/// The points of one caller in a function that several callers share; made by
 /// [`crash_steps`](crate::crash_steps).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Steps {
@@ -66,13 +66,13 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Of a caller that `tests/faults` cannot bring there.
+    /// The points of a caller that `tests/faults` cannot bring there.
     pub const NONE: Self = Self {
         #[cfg(feature = "crash-points")]
         of: None,
     };
 
-    /// For [`crash_steps`](crate::crash_steps), which looks whether they are listed.
+    /// For [`crash_steps`](crate::crash_steps), which checks that they are listed.
     #[doc(hidden)]
     #[must_use]
     pub const fn of(_of: &'static str) -> Self {

@@ -1,23 +1,24 @@
-//! Where the doors of a card lie in its directory: mpsgated makes them there, and its gate serves
+//! The directories of a card's doors: mpsgated makes the doors there, and the card's gate serves
 //! them.
 //!
-//! A container's is bound into it by its runtime, which is root. A plain process walks to its own.
-//! So only root enters the directory of the former: a name alone leads nobody else there.
+//! The runtime, which is root, binds a container's door into the container. A plain process walks
+//! to its own. So only root may enter the directory of containers' doors: a name alone leads no
+//! other user there.
 
-/// Whose a door is, and by that where it lies.
+/// The kind of a door's owner, which decides the door's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A container's.
+    /// A container.
     Container,
-    /// A plain process's, or a Slurm job's. Before there were two directories every door lay there.
+    /// A plain process or a Slurm job. Before there were two directories, this one had every door.
     Process,
 }
 
-/// The directory with the files that tell the gate of doors, of both kinds.
+/// The directory with the files that describe the doors of both kinds to the gate.
 pub const FILES: &str = Kind::Process.directory();
 
 impl Kind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Container, Self::Process];
 
     /// The name of the directory.
@@ -29,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// The mode of the directory: nobody but root lists either.
+    /// The mode of the directory: only root may list either.
     #[must_use]
     pub const fn mode(self) -> u32 {
         match self {

@@ -1,12 +1,13 @@
 //! Which processes are container engines of the node, and which program each of them runs.
 //!
-//! What a process calls itself proves nothing: name and arguments are any user's to choose, and a
+//! What a process calls itself proves nothing: any user can choose name and arguments, and a
 //! set-user-ID program is root by its effective user alone. An engine is a process of root's by all
-//! four user ids, in the mount, PID and user namespaces of the node's first process. Its program is
-//! a file that root alone can change. It is opened once, between two looks at the process that have
-//! to agree, and started by that descriptor: so a pid that is used again leads to nothing.
+//! four user ids, in the mount, PID and user namespaces of the node's first process. Only root can
+//! change the file of its program. The program is opened once, between two looks at the process
+//! that have to agree, and started by that descriptor: so a reused pid leads nowhere.
 //!
-//! Only then its name says which engine it would be. What its words mean is the caller's to know.
+//! After these checks the process's name decides which engine it is. Callers interpret its
+//! arguments.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ use crate::process::{ProcessId, Stat, parse_uids};
 use crate::procfs;
 
 const SET_ID: u32 = 0o6000;
-/// What the kernel puts behind the path of a file that was replaced since.
+/// The kernel's suffix for the path of a file that was replaced or removed.
 const DELETED: &str = " (deleted)";
 
 /// An engine that has a daemon.
@@ -65,7 +66,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The process, its program and its words, for people.
+    /// The process, its program and its arguments, for people.
     #[must_use]
     pub fn describe(&self) -> String {
         let (pid, path) = (self.process.pid, self.program.path.display());
@@ -81,23 +82,23 @@ pub struct Program {
 }
 
 impl Program {
-    /// What starts it, whatever its path leads to by now. For a child of this process, while this
-    /// lives.
+    /// The path that starts the opened file, wherever its own path leads now. Valid for children of
+    /// this process, while this value lives.
     #[must_use]
     pub fn start_path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 
-    /// Where it was found. To be shown, not to be started.
+    /// The path where it was found, for people. Do not start this path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens what a process runs, where it is root's alone.
+    /// Opens the program of a process, if only root can change it.
     ///
     /// # Errors
-    /// Why it is not, or is not to be seen.
+    /// Why root is not the only one, or why that cannot be seen.
     pub fn of(root: &Path, pid: u32) -> Result<Self, Stranger> {
         let exe = directory(root, pid).join("exe");
         let file = openat(CWD, &exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -107,7 +108,7 @@ impl Program {
             .map_err(|error| hidden(pid, error))?;
         let wrong = |why| Stranger::Program { pid, path: path.clone(), why };
         evaluate_program(found.st_uid, found.st_mode).map_err(wrong)?;
-        // An engine that was updated and not restarted has a program without a path. Of another
+        // An engine that was updated and not restarted has a program without a path. Under another
         // root the links would be followed in this one.
         if root == Path::new("/") && !path.to_string_lossy().ends_with(DELETED) {
             Exchange::default().roots_alone(&path).map_err(wrong)?;
@@ -116,19 +117,19 @@ impl Program {
     }
 }
 
-/// Why a process is no engine of the node.
+/// Why a process is not an engine of the node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stranger {
-    /// It has ended, or the kernel does not show it to us.
+    /// It has ended, or the kernel does not show it to this process.
     #[error("cannot look at pid {pid}")]
     Hidden {
         /// The process.
         pid: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Its name is another.
+    /// It has another name.
     #[error("pid {pid} is called {name:?}, and no engine is")]
     Name {
         /// The process.
@@ -136,7 +137,7 @@ pub enum Stranger {
         /// Its name.
         name: String,
     },
-    /// It is not root's through and through.
+    /// Not all of its user ids are root's.
     #[error(
         "pid {pid} belongs to the users {uids:?} (real, effective, saved, of the file system), not to root alone"
     )]
@@ -146,7 +147,7 @@ pub enum Stranger {
         /// Its user ids.
         uids: [u32; 4],
     },
-    /// It is in a container, or in another namespace of somebody's.
+    /// It is in a container, or in another namespace of its own.
     #[error("pid {pid} has another {namespace} namespace than the node's first process")]
     Elsewhere {
         /// The process.
@@ -154,23 +155,23 @@ pub enum Stranger {
         /// The first one that differs.
         namespace: &'static str,
     },
-    /// Its program is not root's alone.
+    /// Others than root can change its program.
     #[error("pid {pid} runs {}, and is not taken for an engine: {why}", path.display())]
     Program {
         /// The process.
         pid: u32,
         /// What it runs.
         path: PathBuf,
-        /// What is wrong with that.
+        /// Who can, or why that cannot be seen.
         why: String,
     },
-    /// Another process has its pid, or it has become another user's, since the first look.
+    /// Another process has its pid since the first look, or its user has changed.
     #[error("pid {pid} was another process a moment ago")]
     Changed {
         /// The process.
         pid: u32,
     },
-    /// Another engine has started it for itself, as dockerd does its containerd.
+    /// Another engine started it for its own use, as dockerd does its containerd.
     #[error("pid {pid} was started by the engine with pid {parent} for itself")]
     Child {
         /// The process.
@@ -180,19 +181,19 @@ pub enum Stranger {
     },
 }
 
-/// What runs on a node.
+/// The engines of a node.
 #[derive(Debug, Default)]
 pub struct Running {
     /// Its engines, by kind and pid.
     pub engines: Vec<Engine>,
-    /// Processes of root's on the node itself that would be engines, but for their programs.
+    /// Processes of root on the node itself that would be engines, but for their programs.
     pub doubted: Vec<Stranger>,
 }
 
-/// The engines of the node whose root is `root`, that has its `/proc`.
+/// The engines of the node whose root, with its `/proc`, is `root`.
 ///
 /// # Errors
-/// The first process of the node cannot be looked at: nothing is known of any other.
+/// If the node's first process cannot be read: then nothing is known of any other process.
 pub fn running(root: &Path) -> Result<Running, Stranger> {
     Ok(running_in(root, &Namespaces::of(root, 1)?))
 }
@@ -212,10 +213,10 @@ fn running_in(root: &Path, node: &Namespaces) -> Running {
     found
 }
 
-/// The engine that the process `pid` of the node is.
+/// The engine that process `pid` of the node is.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the process is not an engine.
 pub fn of(root: &Path, pid: u32) -> Result<Engine, Stranger> {
     look(root, &Namespaces::of(root, 1)?, pid)
 }
@@ -228,8 +229,8 @@ fn look(root: &Path, node: &Namespaces, pid: u32) -> Result<Engine, Stranger> {
     }
 }
 
-/// A process that is an engine by its own facts, and its parent. `between` the two looks at it
-/// nothing happens but in tests.
+/// Checks that a process is an engine by its own facts; returns the engine and its parent.
+/// `between` runs between the two looks at the process; only tests do something there.
 fn prove(
     root: &Path,
     node: &Namespaces,
@@ -251,14 +252,14 @@ fn prove(
     Ok((Engine { kind, process, command_line, environment, program }, parent))
 }
 
-/// Which engine a process would be.
+/// The engine that a process would be.
 fn kind_of(root: &Path, pid: u32) -> Result<Kind, Stranger> {
     let name = read(root, pid, "comm")?.trim_end().to_owned();
     let kind = Kind::ALL.into_iter().find(|kind| kind.program() == name);
     kind.ok_or(Stranger::Name { pid, name })
 }
 
-/// Whose a process is and where. None of it is the process's to choose.
+/// The user ids and namespaces of a process. It cannot choose them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Facts {
     start_time: u64,
@@ -267,7 +268,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// And its parent.
+    /// These facts of a process, and its parent.
     fn of(root: &Path, pid: u32) -> Result<(Self, u32), Stranger> {
         let gone = || hidden(pid, io::Error::from(io::ErrorKind::NotFound));
         let stat = Stat::parse(&read(root, pid, "stat")?).filter(|stat| !stat.has_ended());
@@ -306,7 +307,7 @@ impl Namespaces {
     }
 }
 
-/// Whether a program of this owner and mode is root's alone; why not.
+/// Whether only root can change a program of this owner and mode; if not, why.
 fn evaluate_program(uid: u32, mode: u32) -> Result<(), String> {
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
         return Err("it is no file".to_owned());
@@ -330,7 +331,7 @@ fn read(root: &Path, pid: u32, file: &str) -> Result<String, Stranger> {
     procfs::text(directory(root, pid).join(file)).map_err(|error| hidden(pid, error))
 }
 
-/// A file of a process that holds words, each ended by a NUL.
+/// Reads a file of a process with words that each end in a NUL.
 fn words(file: &Path) -> io::Result<Vec<String>> {
     let bytes = fs::read(file)?;
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);

@@ -1,10 +1,10 @@
-//! Whether somebody other than root can make a path lead elsewhere, or change what a file holds.
-//! The shim asks before the runtime mounts a path; engines' programs and settings are asked about
-//! by [`engine`](crate::engine) and those who read them.
+//! Whether another user than root can make a path lead elsewhere, or change a file. The shim asks
+//! before the runtime mounts a path; [`engine`](crate::engine) and readers of engines' settings ask
+//! about programs and settings.
 //!
-//! A name is changed by who can write the directory that it stands in. In a sticky directory
-//! (`/tmp`) others' names are safe, and root's are others'. What the path leads to may be
-//! anybody's: a volume's own directory is, and nobody below it is asked for anything.
+//! Anybody who can write a directory can change the names in it. In a sticky directory (`/tmp`)
+//! others' names are safe and root's are not. The target of the path may belong to anybody: a
+//! volume's own directory does, and nothing below it is checked.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use rustix::fs::{FsWord, NFS_SUPER_MAGIC, PROC_SUPER_MAGIC, statfs};
 const LINKS_MAX: u32 = 40;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
-/// File systems whose server says what a name is: FUSE, NFS, SMB (two versions) and CIFS, of
+/// File systems whose server decides about names: FUSE, NFS, SMB (two versions) and CIFS, of
 /// linux/magic.h. And proc, whose links lead to wherever a process has gone.
 const FOREIGN: [FsWord; 6] =
     [0x6573_5546, NFS_SUPER_MAGIC, 0x517b, 0xfe53_4d42, 0xff53_4d42, PROC_SUPER_MAGIC];
@@ -32,7 +32,7 @@ struct Name {
     is_directory: bool,
 }
 
-/// What was found out about names.
+/// Names that were looked at.
 #[derive(Debug, Default)]
 pub struct Exchange {
     names: HashMap<PathBuf, Option<Name>>,
@@ -40,7 +40,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Whether a component of an absolute path can be exchanged.
+    /// Whether another user can exchange a component of an absolute path.
     #[must_use]
     pub fn can(&mut self, path: &Path) -> bool {
         let mut left: VecDeque<OsString> = parts(path);
@@ -61,7 +61,7 @@ impl Exchange {
                 return true;
             }
             match name {
-                // Only root can make it.
+                // Only root can make a name that is missing.
                 None => return false,
                 Some(name) if name.is_link => {
                     links += 1;
@@ -83,7 +83,7 @@ impl Exchange {
         false
     }
 
-    /// Whether root alone can say what a file holds, or a directory lists, that may be missing.
+    /// Whether only root can change a file's content or a directory's list; either may be missing.
     ///
     /// # Errors
     /// Who else can, as a sentence about the path.
@@ -126,7 +126,7 @@ impl Exchange {
     }
 }
 
-/// Whether root alone can write what has this owner and these permission bits; why not.
+/// Whether only root can write a file with this owner and these permission bits; if not, why.
 pub(crate) fn is_roots(uid: u32, mode: u32) -> Result<(), String> {
     match (uid, mode & OTHERS_WRITE) {
         (0, 0) => Ok(()),
@@ -135,7 +135,7 @@ pub(crate) fn is_roots(uid: u32, mode: u32) -> Result<(), String> {
     }
 }
 
-/// Whether a name in a directory is another's than root's to change.
+/// Whether another user than root can change a name in a directory.
 fn is_others(directory: Name, name: Option<Name>) -> bool {
     let sticky = directory.mode & STICKY != 0;
     directory.uid != 0
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_whose_directory_it_stands_in() {
+    fn a_name_belongs_to_the_owner_of_its_directory() {
         mpsgate_testing::need!(mpsgate_testing::root());
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
@@ -197,7 +197,7 @@ mod tests {
         make("sticky/others", 1000, 0o755);
         assert!(!can(&sticky.join("roots")) && !can(&sticky.join("roots/none")));
         assert!(can(&sticky.join("others")) && can(&sticky.join("none")));
-        // A link is as safe as where it leads.
+        // A link is as safe as its target.
         symlink(&home, root.join("link")).unwrap();
         assert!(!can(&root.join("link")) && can(&root.join("link/x")));
         assert!(!can(&root.join("link/../../sticky/roots")));
@@ -214,22 +214,22 @@ mod tests {
         mpsgate_testing::need!(mpsgate_testing::root());
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        let said = |path: &Path| Exchange::default().roots_alone(path);
+        let check = |path: &Path| Exchange::default().roots_alone(path);
         let file = root.join("config.toml");
-        assert_eq!(said(&file), Ok(()), "only root can make it");
+        assert_eq!(check(&file), Ok(()), "only root can make it");
         fs::write(&file, "").unwrap();
-        assert_eq!(said(&file), Ok(()));
+        assert_eq!(check(&file), Ok(()));
         let shown = file.display();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         let why = format!("{shown} can be written by others than root (mode 0666)");
-        assert_eq!(said(&file), Err(why));
+        assert_eq!(check(&file), Err(why));
         chown(&file, Some(1000), None).unwrap();
-        assert_eq!(said(&file), Err(format!("{shown} belongs to the user 1000, not to root")));
+        assert_eq!(check(&file), Err(format!("{shown} belongs to the user 1000, not to root")));
         fs::remove_file(&file).unwrap();
         chown(&root, Some(1000), None).unwrap();
         let why = "another user than root can put something else in its place";
-        assert_eq!(said(&file), Err(format!("{shown}: {why}")));
+        assert_eq!(check(&file), Err(format!("{shown}: {why}")));
         let relative = Path::new("etc/config.toml");
-        assert_eq!(said(relative), Err("etc/config.toml is no whole path".to_owned()));
+        assert_eq!(check(relative), Err("etc/config.toml is no whole path".to_owned()));
     }
 }

@@ -1,14 +1,14 @@
-//! A descriptor store for where systemd has none: `mpsgated hold` keeps a gate's listening sockets
-//! while the gate is replaced. What both say to each other. A message is a packet, with one
-//! descriptor at most.
+//! A descriptor store for machines where systemd has none: `mpsgated hold` keeps a gate's listening
+//! sockets while the gate is replaced. These are the messages of both. A message is a packet, with
+//! one descriptor at most.
 //!
 //! ```text
 //!  gate ── keep {card, name} + socket ──► store          (nothing is answered)
 //!  gate ── take {card} ──► store ── kept {name} + socket, …, end ──► gate
 //! ```
 //!
-//! The gate reads what containers send. So this is a socket of its own: who has it can ask for
-//! sockets, and for no process.
+//! The gate reads what containers send. So the store has a socket of its own: a process that has it
+//! can ask for sockets, but not for processes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,48 +25,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::format;
 
-/// Of these messages.
+/// The format of these messages.
 const FORMAT: u32 = 1;
-/// Longer than any of them.
+/// Longer than any message.
 const LONGEST: usize = 256;
 
-/// What a gate asks, and mpsgated for it.
+/// A request of a gate, or of mpsgated for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// To keep the socket that comes with it, in the place of one of the same name.
+    /// Keep the socket that comes with the request, in the place of one of the same name.
     Keep {
-        /// Its card's number.
+        /// The card's number.
         card: u32,
-        /// Its name.
+        /// The socket's name.
         name: String,
     },
-    /// To close one.
+    /// Close a socket.
     Remove {
-        /// Its card's number.
+        /// The card's number.
         card: u32,
-        /// Its name.
+        /// The socket's name.
         name: String,
     },
-    /// To give all of a card, and keep them.
+    /// Return all sockets of a card, and keep them.
     Take {
         /// The card's number.
         card: u32,
     },
-    /// To close all of a card.
+    /// Close all sockets of a card.
     Forget {
         /// The card's number.
         card: u32,
     },
 }
 
-/// What is answered to [`Request::Take`], again and again.
+/// The answers to [`Request::Take`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// The socket that comes with it has been kept under this name.
+    /// The socket that comes with this answer is kept under this name.
     Kept(String),
-    /// These were all.
+    /// There are no more.
     End,
 }
 
@@ -83,10 +83,10 @@ pub fn socket(mps: &Path) -> PathBuf {
     mps.join("store.sock")
 }
 
-/// Connects to the store at `path`; what is said and heard there returns at once.
+/// Connects to the store at `path`; sending and receiving there do not block.
 ///
 /// # Errors
-/// What the kernel says; a peer that is another user.
+/// The kernel's error, or a peer of another user.
 pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -95,16 +95,16 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether the error of [`dial`] says that there is no store.
+/// Whether the error of [`dial`] means that there is no store.
 #[must_use]
 pub fn is_away(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// That the other end is ours.
+/// Checks that the peer has this process's user.
 ///
 /// # Errors
-/// Whose it is.
+/// The peer's user.
 pub fn check_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     let peer = sockopt::socket_peercred(socket)?;
     if peer.uid == rustix::process::geteuid() {
@@ -113,10 +113,10 @@ pub fn check_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     Err(io::Error::other(format!("the other end is uid {}'s", peer.uid.as_raw())))
 }
 
-/// Says it.
+/// Sends a message.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -132,14 +132,14 @@ pub fn send<T: Serialize>(
     Ok(())
 }
 
-/// The next message, and what came with it.
+/// The next message, and the descriptor that came with it.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::UnexpectedEof`] at the end of the connection;
-/// [`io::ErrorKind::InvalidData`] for what is no such message.
+/// The kernel's error; [`io::ErrorKind::UnexpectedEof`] at the end of the connection;
+/// [`io::ErrorKind::InvalidData`] for anything but such a message.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Option<OwnedFd>)> {
     let mut bytes = [0; LONGEST];
-    // Room for one: the kernel closes those that do not fit.
+    // Room for one descriptor: the kernel closes those that do not fit.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
@@ -157,7 +157,7 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Op
     Ok((message, descriptor))
 }
 
-/// What a packet of this message holds.
+/// The packet of a message.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] for text that JSON cannot hold.
@@ -165,7 +165,7 @@ pub fn write<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&Envelope { format: FORMAT, message })?)
 }
 
-/// Reads what a packet holds.
+/// Reads a packet.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`].
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_as_they_were_said_each_with_its_descriptor() {
+    fn messages_arrive_as_they_were_sent_each_with_its_descriptor() {
         let (ours, other) = pair();
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let keep = Request::Keep { card: 3, name: "0123".into() };

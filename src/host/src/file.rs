@@ -1,11 +1,11 @@
-//! Replacing a file whole: written beside, then renamed. A reader sees the old text or the new one,
-//! and a write that fails leaves the old one and nothing beside it.
+//! Replacing a file whole: the new text is written beside it and then renamed. A reader sees the
+//! old text or the new one, and a write that fails leaves the old one and nothing beside it.
 //!
-//! A process that is killed in between leaves a file beside. Where one process writes
-//! ([`Writers::One`]) the next write removes it; where several may ([`Writers::Many`]) it has its
-//! writer's own name and is locked while that one lives, so that [`remove_leftovers`] knows the
-//! dead ones'. Their pid alone would not tell: engines in several PID namespaces may keep their
-//! process documents in one `/tmp`.
+//! A process that is killed in between leaves a file beside. If one process writes
+//! ([`Writers::One`]), its next write removes the file. If several may write ([`Writers::Many`]),
+//! the file has its writer's pid in its name and is locked while the writer lives, so that
+//! [`remove_leftovers`] recognises those of dead writers. The pid alone would not suffice: engines
+//! in several PID namespaces may keep their process documents in one `/tmp`.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
@@ -19,10 +19,10 @@ use rustix::io::Errno;
 
 use crate::crash::Steps;
 
-/// What of a new file is there after a power cut.
+/// What is left of a new file after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Perhaps nothing: for what a boot makes anew, as everything on a tmpfs.
+    /// Perhaps nothing: for files that a boot makes anew, as everything on a tmpfs.
     Atomic,
     /// The old text or the new one.
     Whole,
@@ -33,48 +33,48 @@ pub enum Durability {
 /// How many processes may write beside the file at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// One, which whoever calls has seen to: the file beside is `.NAME.new`.
+    /// One, as the caller ensures: the file beside is `.NAME.new`.
     One,
     /// Several: the file beside has the writer's pid in its name and is locked.
     Many,
 }
 
-/// What a new file is like.
+/// The properties of a new file.
 #[derive(Debug, Clone, Copy)]
 pub struct New {
     /// Its mode, whatever the umask.
     pub mode: u32,
-    /// Its user and group; `None`: the process's own.
+    /// Its user and group; `None` for the process's own.
     pub owner: Option<(u32, u32)>,
     /// What a power cut may do to it.
     pub durability: Durability,
     /// Who else may be writing.
     pub writers: Writers,
-    /// Passed once the file beside is `created`, once it is `written`, and once it is `renamed`.
+    /// Crash points, passed once the file beside is `created`, `written` and `renamed`.
     pub steps: Steps,
 }
 
 impl New {
-    /// Our own, by the only writer, without crash points.
+    /// A file of this process's user, with one writer and no crash points.
     #[must_use]
     pub const fn of(mode: u32, durability: Durability) -> Self {
         Self { mode, owner: None, durability, writers: Writers::One, steps: Steps::NONE }
     }
 }
 
-/// Puts `bytes` in the place of `path`, whatever is there but a directory; a link is replaced, not
-/// followed.
+/// Puts `bytes` in the place of `path`, whatever is there except a directory; a link is replaced,
+/// not followed.
 ///
 /// # Errors
-/// What the kernel says. The old file is then still there, unless only its directory could not be
+/// The kernel's error. The old file is then still there, unless only its directory could not be
 /// synced.
 pub fn replace(path: &Path, bytes: &[u8], new: &New) -> io::Result<()> {
     let (directory, name) = open_parent(path)?;
     replace_at(directory.as_fd(), name, bytes, new)
 }
 
-/// The same in a directory that the caller holds: whoever owns one above it may put another in its
-/// place.
+/// The same in a directory that the caller has open: the owner of a directory above it could put
+/// another one in its place.
 ///
 /// # Errors
 /// As [`replace`].
@@ -90,10 +90,10 @@ pub fn replace_at(
     })
 }
 
-/// Puts `bytes` at `path` where nothing is.
+/// Puts `bytes` at `path` if nothing is there.
 ///
 /// # Errors
-/// What the kernel says, `AlreadyExists` where something is: that is left alone.
+/// The kernel's error; `AlreadyExists` if something is there, which is left alone.
 pub fn create(path: &Path, bytes: &[u8], new: &New) -> io::Result<()> {
     let (directory, name) = open_parent(path)?;
     let directory = directory.as_fd();
@@ -104,10 +104,10 @@ pub fn create(path: &Path, bytes: &[u8], new: &New) -> io::Result<()> {
     })
 }
 
-/// Makes a directory; one that is there is left as it is.
+/// Makes a directory; an existing one is left as it is.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -115,28 +115,28 @@ pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes what was removed from a directory, or renamed in it, outlast a power cut.
+/// Syncs a directory, so that removals and renames in it outlast a power cut.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// The name beside `path` of its only writer.
+/// The name that the only writer uses beside `path`.
 #[must_use]
 pub fn beside(path: &Path) -> PathBuf {
     path.with_file_name(beside_one(path.file_name().unwrap_or_default()))
 }
 
-/// The name under which process `writer` of several writes what becomes the file `name` by a
-/// rename.
+/// The name under which process `writer`, one of several, writes a file that a rename turns into
+/// `name`.
 #[must_use]
 pub fn temporary_name(name: &str, writer: u32) -> String {
     format!(".{name}.mpsgate-{writer}")
 }
 
-/// The process that writes under a temporary name; `None` for every other name.
+/// The process that writes under a temporary name; `None` for other names.
 #[must_use]
 pub fn temporary_writer(name: &str) -> Option<u32> {
     let (of, writer) = name.strip_prefix('.')?.rsplit_once(".mpsgate-")?;
@@ -144,7 +144,7 @@ pub fn temporary_writer(name: &str) -> Option<u32> {
     plain.then(|| writer.parse().ok())?
 }
 
-/// Removes temporary files of ours whose writers have ended. What cannot be removed harms nobody.
+/// Removes temporary files whose writers have ended. A file that cannot be removed does no harm.
 /// Returns those that are gone.
 pub fn remove_leftovers(directory: &Path) -> Vec<PathBuf> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -156,12 +156,12 @@ pub fn remove_leftovers(directory: &Path) -> Vec<PathBuf> {
         if meta.is_dir() || meta.uid() != own {
             continue;
         }
-        // Held until the name is gone.
+        // The lock is held until the name is gone.
         let file = meta.is_file().then(|| open_to_look(&entry.path()));
         let dead = match &file {
             Some(Ok(file)) => file.try_lock().is_ok(),
             Some(Err(_)) => false,
-            // A node that the hook makes below /dev, which cannot be locked.
+            // A node that the hook makes below /dev. It cannot be locked.
             None => !Path::new("/proc").join(writer.to_string()).exists(),
         };
         if dead && std::fs::remove_file(entry.path()).is_ok() {
@@ -186,7 +186,7 @@ fn beside_one(name: &OsStr) -> String {
     format!(".{}.new", name.to_string_lossy())
 }
 
-/// Whether the file has its first name still.
+/// Whether the file beside still has its first name.
 enum Beside {
     Gone,
     Left,
@@ -206,7 +206,7 @@ fn write(
     let mut file = open_beside(directory, &beside, new.writers)?;
     new.steps.pass("created");
     let placed = || -> io::Result<Beside> {
-        // First: it takes away bits of the mode.
+        // First, because it clears bits of the mode.
         if let Some((uid, gid)) = new.owner {
             fchown(&file, Some(uid), Some(gid))?;
         }
@@ -222,9 +222,10 @@ fn write(
     if placed.is_ok() {
         new.steps.pass("renamed");
     }
-    // Not after a rename: one of another PID namespace may have made its own of that name since.
+    // Not after a rename: a process in another PID namespace may have made its own file of that
+    // name since.
     if !matches!(placed, Ok(Beside::Gone)) {
-        // A full disk leaves a stump.
+        // A full disk leaves a partial file.
         let removed = rustix::fs::unlinkat(directory, beside.as_str(), AtFlags::empty());
         placed?;
         removed?;
@@ -235,8 +236,8 @@ fn write(
     Ok(())
 }
 
-/// A file that was not there. What is there was left by a killed writer of that name: never written
-/// over, since it may be the file itself under a second name.
+/// Opens a file that was not there. A file that is there was left by a killed writer of that name.
+/// It is never overwritten, since it may be the file itself under a second name.
 fn open_beside(directory: BorrowedFd<'_>, name: &str, writers: Writers) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
@@ -248,7 +249,7 @@ fn open_beside(directory: BorrowedFd<'_>, name: &str, writers: Writers) -> io::R
             }
             other => other?.into(),
         };
-        // Between the two calls somebody who tidies up may have taken it for a dead one's.
+        // Between the two calls a clean-up may have taken the file for a dead writer's.
         let is_ours =
             || Ok::<_, io::Error>(file.try_lock().is_ok() && file.metadata()?.nlink() > 0);
         if writers == Writers::One || is_ours()? {
@@ -332,7 +333,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         write(&path, "old").unwrap();
-        // Killed between giving the file its name and taking the other one away.
+        // Killed between giving the file its name and removing the other one.
         hard_link(&path, beside(&path)).unwrap();
         create(&path, b"new", &NEW).unwrap_err();
         assert_eq!((read(&path).unwrap(), count(dir.path())), (b"old".to_vec(), 1));
@@ -345,14 +346,14 @@ mod tests {
     fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        // Whoever has these pids here is not who writes them.
+        // The processes with these pids here are not the writers.
         let dead = temporary_name("config.json", 1);
         let alive = temporary_name("config.json", 4_194_305);
         for name in [dead.as_str(), &alive, "config.json", ".config.json.swp"] {
             write(at(name), "").unwrap();
         }
         create_dir(at(&temporary_name("folder", 4_194_305))).unwrap();
-        // As the hook's nodes: told by their pid.
+        // As the hook's nodes, which are recognised by their pid.
         let node = |pid| at(&temporary_name("195-2", pid));
         for pid in [4_194_305, 1] {
             rustix::fs::mknodat(

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Why the bytes of a file are not what this version writes.
+/// Why a file's bytes are not what this version writes.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// Another version wrote it.
@@ -11,10 +11,10 @@ pub enum FormatError {
     Other {
         /// Its format.
         found: u32,
-        /// The one that is read.
+        /// The format that this version reads.
         known: u32,
     },
-    /// Not JSON, cut off, or not of that format.
+    /// Not JSON, cut off, or JSON of another shape.
     #[error(transparent)]
     Content(#[from] serde_json::Error),
 }
@@ -22,7 +22,7 @@ pub enum FormatError {
 /// Reads the bytes of a file that has format `known`.
 ///
 /// # Errors
-/// The format is looked at first: a newer file may differ in anything else.
+/// The format is checked first: a newer file may differ in anything else.
 pub fn read<T: DeserializeOwned>(bytes: &[u8], known: u32) -> Result<T, FormatError> {
     #[derive(Deserialize)]
     struct Header {
@@ -51,8 +51,13 @@ mod tests {
     fn another_format_is_named_whatever_else_the_file_holds() {
         let small = read::<Small>(br#"{"format":1,"cards":[7]}"#, 1);
         assert!(matches!(small, Ok(Small { cards, .. }) if cards == [7]));
-        let newer = read::<Small>(br#"{"format":2,"elsewhere":true}"#, 1);
-        assert!(matches!(newer, Err(FormatError::Other { found: 2, known: 1 })), "{newer:?}");
+        for other in [0, 2] {
+            let text = format!(r#"{{"format":{other},"elsewhere":true}}"#);
+            let read = read::<Small>(text.as_bytes(), 1);
+            let is_named =
+                matches!(read, Err(FormatError::Other { found, known: 1 }) if found == other);
+            assert!(is_named, "{read:?}");
+        }
         for text in ["", "{", r#"{"format":1}"#, r#"{"format":1,"cards":[],"more":1}"#] {
             let read = read::<Small>(text.as_bytes(), 1);
             assert!(matches!(read, Err(FormatError::Content(_))), "{text}: {read:?}");

@@ -1,7 +1,7 @@
 //! The machine: one way to do what several programs do with files, sockets, processes and cgroups.
 //!
-//! Blocking and without settings: paths, modes and durability are the caller's. Called by every
-//! crate that touches the machine, the shim among them: so no threads, no environment, and few
+//! Blocking and without settings: callers choose paths, modes and durability. Every crate that
+//! touches the machine uses it, the shim among them: so it has no threads, no environment, and few
 //! dependencies.
 
 pub mod cgroup;
@@ -15,6 +15,7 @@ pub mod file;
 pub mod format;
 pub mod process;
 pub mod procfs;
+pub mod program;
 pub mod random;
 pub mod seats;
 pub mod socket;

@@ -1,10 +1,10 @@
-//! Processes, named so that a reused pid is never taken for one: by start time, and by pidfd where
-//! the kernel has them (since 5.3).
+//! Processes, identified so that a reused pid is never taken for them: by start time, and by pidfd
+//! where the kernel has them (since 5.3).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 pub use rustix::process::Signal;
@@ -16,10 +16,10 @@ use crate::procfs;
 /// USER_HZ is 100 on every architecture that has NVIDIA drivers.
 const MS_PER_TICK: u64 = 10;
 
-/// A process, named so that a reused pid is not taken for it.
+/// A process, identified so that a reused pid is not taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Pid in our own pid namespace.
+    /// Pid in this process's pid namespace.
     pub pid: u32,
     /// Start time in clock ticks since boot, field 22 of `/proc/<pid>/stat`.
     pub start_time: u64,
@@ -28,7 +28,7 @@ pub struct ProcessId {
 /// The living process `pid`; `None` where there is none, or all of its threads have ended.
 ///
 /// # Errors
-/// Where it cannot be read, as where no more files can be opened: it may live.
+/// If it cannot be read, as when no more files can be opened: the process may live.
 pub fn find(pid: u32) -> io::Result<Option<ProcessId>> {
     living(pid, Stat::read(Path::new(&format!("/proc/{pid}"))))
 }
@@ -42,14 +42,14 @@ fn living(pid: u32, stat: io::Result<Stat>) -> io::Result<Option<ProcessId>> {
     }
 }
 
-/// The living process `pid`, where it is seen. For who refuses, or looks again, where it is not:
-/// whoever takes it for ended then asks [`find`].
+/// The living process `pid`, if it is seen. For callers that refuse or look again if it is not. A
+/// caller that would take it for ended must use [`find`].
 #[must_use]
 pub fn identify(pid: u32) -> Option<ProcessId> {
     find(pid).ok().flatten()
 }
 
-/// Whether exactly this process lives. What cannot be read has not ended.
+/// Whether exactly this process lives. A process that cannot be read counts as living.
 #[must_use]
 pub fn is_alive(process: &ProcessId) -> bool {
     may_live(process, find(process.pid))
@@ -62,26 +62,26 @@ fn may_live(process: &ProcessId, found: io::Result<Option<ProcessId>>) -> bool {
     }
 }
 
-/// Whether exactly this process is seen to live: asked before it is signalled or blamed, which
-/// another with its pid must never be.
+/// Whether exactly this process is seen to live. Callers ask before they signal or blame it, which
+/// must never hit another process with its pid.
 #[must_use]
 pub fn is_seen(process: &ProcessId) -> bool {
     identify(process.pid) == Some(*process)
 }
 
-/// Threads of one process that are looked at: a tenant can have thousands that have ended.
+/// The most threads of one process that are looked at: a tenant can have thousands that have ended.
 const THREADS: usize = 32;
 
-/// What `look` finds in the directory of `/proc` of a process that lives: in its own, or where its
-/// first thread is ending or has ended, in that of one which lives. Of an ended thread the kernel
-/// shows no program, root, environment, mounts and descriptors, some namespaces, the user ids that
-/// it had, and under v1 `/` for its cgroup. `None` where nothing is found, and where the first 32
-/// threads have all ended.
+/// What `look` finds in the `/proc` directory of a living process. If its first thread is ending or
+/// has ended, the directory of another, living thread is used. The kernel shows no program, root,
+/// environment, mounts and descriptors of an ended thread, only some namespaces, its former user
+/// ids, and under v1 `/` for its cgroup. `None` if nothing is found, or if the first 32 threads
+/// have all ended.
 #[must_use]
 pub fn shown<T>(pid: u32, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
     let living = |thread: &Path| {
         let found = look(thread);
-        // Afterwards: what does not end now did not then.
+        // Read afterwards: a thread that is not ending now was not ending before.
         let stat = Stat::read(thread).ok()?;
         (!stat.is_exiting()).then_some(found)
     };
@@ -93,53 +93,67 @@ pub fn shown<T>(pid: u32, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
     living(&process).or_else(of_another)?
 }
 
-/// How long ago it was started.
+/// The time since the process started.
 #[must_use]
 pub fn age(process: &ProcessId) -> Option<Duration> {
     let ticks = ticks_now()?.checked_sub(process.start_time)?;
     Some(Duration::from_millis(ticks.checked_mul(MS_PER_TICK)?))
 }
 
-/// The parent of a process; `None` where that is init, or not to be seen.
+/// The first of these files, or directories, that was changed while the process ran. By ages, not
+/// times of day: the time of boot in `/proc/stat` is off where the clock was set since. Both are
+/// known to a hundredth of a second: a process that was started in the same one may count as older.
+#[must_use]
+pub fn changed_since<'a>(
+    process: &ProcessId,
+    mut files: impl Iterator<Item = &'a Path>,
+) -> Option<&'a Path> {
+    let age = age(process)?;
+    let unchanged =
+        |path: &Path| SystemTime::now().duration_since(path.metadata().ok()?.modified().ok()?).ok();
+    files.find(|path| unchanged(path).is_some_and(|unchanged| age > unchanged))
+}
+
+/// The parent of a process; `None` if that is init, or cannot be seen.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     Some(Stat::of(pid)?.parent).filter(|parent| *parent > 1)
 }
 
-/// Of proc_pid_stat(5).
+/// Fields of proc_pid_stat(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Its state, as `S` or `Z`.
     pub state: char,
-    /// Its parent's pid; 0 for one that we cannot see.
+    /// Its parent's pid; 0 for a parent that this process cannot see.
     pub parent: u32,
     /// The device of its terminal (`tty_nr`); 0 where it has none.
     pub terminal: i32,
     /// Its flags, or those of its first thread.
     pub flags: u64,
-    /// How many threads it has, the first one included when that has ended before others.
+    /// How many threads it has. The first one counts even if it has ended before others.
     pub threads: u32,
     /// See [`ProcessId::start_time`].
     pub start_time: u64,
 }
 
-/// `PF_EXITING` of linux/sched.h: a thread has it from the first step of its end on.
+/// `PF_EXITING` of linux/sched.h: a thread has it from the first step of its end.
 const EXITING: u64 = 4;
 
 impl Stat {
-    /// Of a process, which may be a zombie.
+    /// The fields of a process, which may be a zombie.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         Self::read(Path::new(&format!("/proc/{pid}"))).ok()
     }
 
-    /// Of the process or thread with this directory of `/proc`.
+    /// Reads the fields of the process or thread with this directory of `/proc`.
     fn read(directory: &Path) -> io::Result<Self> {
         let text = procfs::text(directory.join("stat"))?;
         Self::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// The fields behind the name, which may itself hold spaces and brackets.
+    /// The fields after the name, which may itself contain spaces and brackets.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
@@ -154,8 +168,8 @@ impl Stat {
         Some(Self { state, parent, terminal, flags, threads, start_time })
     }
 
-    /// Whether the process has ended and only its parent has not asked yet. A process lives until
-    /// the last of its threads has ended; the first one is a zombie until then.
+    /// Whether the process has ended and only its parent has not waited for it. A process lives
+    /// until the last of its threads has ended; the first one is a zombie until then.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
@@ -168,7 +182,7 @@ impl Stat {
     }
 }
 
-/// A process that was alive when it was opened, and that can be signalled without meeting another.
+/// A process that was alive when it was opened. A signal never reaches another one.
 #[derive(Debug)]
 pub struct Process {
     id: ProcessId,
@@ -179,15 +193,15 @@ impl Process {
     /// `None` when no such process lives (a zombie does not).
     ///
     /// # Errors
-    /// Where it cannot be read: it may live.
+    /// If it cannot be read: the process may live.
     pub fn find(pid: u32) -> io::Result<Option<Self>> {
         let Some(raw) = raw(pid) else { return Ok(None) };
-        // The pidfd first: if the start time can then be read, both mean the same process.
+        // The pidfd first: if the start time can then be read, both belong to the same process.
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok();
         Ok(find(pid)?.map(|id| Self { id, pidfd }))
     }
 
-    /// The same, where it is seen: see [`identify`].
+    /// The same, if it is seen: see [`identify`].
     #[must_use]
     pub fn open(pid: u32) -> Option<Self> {
         Self::find(pid).ok().flatten()
@@ -202,7 +216,7 @@ impl Process {
     /// Sends a signal; a process that is gone counts as signalled.
     ///
     /// # Errors
-    /// What the kernel says, usually `EPERM`.
+    /// The kernel's error, usually `EPERM`.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let sent = match (&self.pidfd, raw(self.id.pid)) {
             (Some(fd), _) => pidfd_send_signal(fd, signal),
@@ -215,13 +229,13 @@ impl Process {
         }
     }
 
-    /// Its descriptor, where the kernel has given one.
+    /// Its pidfd, if the kernel has them.
     #[must_use]
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// The same, kept.
+    /// The same, as an owner.
     #[must_use]
     pub fn into_pidfd(self) -> Option<OwnedFd> {
         self.pidfd
@@ -232,7 +246,7 @@ fn raw(pid: u32) -> Option<Pid> {
     Pid::from_raw(pid.try_into().ok()?)
 }
 
-/// Pids of all processes that can be seen.
+/// Pids of all processes that this process can see.
 #[must_use]
 pub fn all() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -245,14 +259,14 @@ pub fn uid(pid: u32) -> Option<u32> {
     uids(pid).map(|[_, effective, ..]| effective)
 }
 
-/// Whether all four user ids of a process are this one: a set-user-ID program has its caller's,
-/// too.
+/// Whether all four user ids of a process are this one: those of a set-user-ID program include its
+/// caller's.
 #[must_use]
 pub fn is_of(pid: u32, uid: u32) -> bool {
     uids(pid) == Some([uid; 4])
 }
 
-/// The real uid of a process: its user's, whatever it executes.
+/// The real uid of a process: that of its user, whatever it executes.
 #[must_use]
 pub fn real_uid(pid: u32) -> Option<u32> {
     uids(pid).map(|[real, ..]| real)
@@ -260,19 +274,19 @@ pub fn real_uid(pid: u32) -> Option<u32> {
 
 fn uids(pid: u32) -> Option<[u32; 4]> {
     let look = |thread: &Path| parse_uids(&procfs::text(thread.join("status")).ok()?);
-    // Of one that is ending those that it had.
+    // A process that is ending shows the user ids that it had.
     shown(pid, look).or_else(|| look(&PathBuf::from(format!("/proc/{pid}"))))
 }
 
-/// Of proc_pid_status(5): real, effective, saved and of the file system.
+/// The user ids in proc_pid_status(5): real, effective, saved and of the file system.
 pub(crate) fn parse_uids(status: &str) -> Option<[u32; 4]> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse().ok());
     Some([numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// Whether a process is in our own pid namespace, so that its pids are ours. The kernel shows this
-/// namespace of an ended thread, too.
+/// Whether a process is in this process's pid namespace, so that both count pids alike. The kernel
+/// shows this namespace of an ended thread, too.
 #[must_use]
 pub fn counts_as_we_do(pid: u32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
@@ -280,14 +294,14 @@ pub fn counts_as_we_do(pid: u32) -> bool {
     own.is_some() && namespace(&pid.to_string()) == own
 }
 
-/// The moment in ticks since boot, as start times count it: a process that starts from now on has
-/// this one or a later one.
+/// The current time in ticks since boot, as start times count it: a process that starts after this
+/// call has this value or a later one.
 #[must_use]
 pub fn ticks_now() -> Option<u64> {
     ticks(&procfs::text("/proc/uptime").ok()?)
 }
 
-/// Of proc_uptime(5): seconds with two digits behind the point.
+/// Reads proc_uptime(5): seconds with two digits after the point.
 fn ticks(uptime: &str) -> Option<u64> {
     let (seconds, rest) = uptime.split_once('.')?;
     let hundredths: u64 = rest.get(..2)?.parse().ok()?;
@@ -371,7 +385,7 @@ mod tests {
         process.signal(Signal::KILL).unwrap();
     }
 
-    /// The kernel's own answers about one: what this module is built on.
+    /// The kernel's own answers, on which this module is built.
     #[test]
     fn a_process_lives_on_when_its_first_thread_has_ended() {
         let mut child = Spawned::leaderless();
@@ -393,7 +407,7 @@ mod tests {
         assert!(!is_alive(&id) && shown(pid, link).is_none());
     }
 
-    /// The kernel writes the name as it is, and it is the process's to choose.
+    /// The kernel writes the name as it is, and the process chooses it.
     #[test]
     fn a_process_whose_name_is_no_text_is_a_process_like_others() {
         let child = Spawned::renamed();
@@ -406,7 +420,7 @@ mod tests {
         assert_eq!((uid(pid), parent(pid)), (uid(own), Some(own)));
         assert_eq!(crate::cgroup::text_of(pid), crate::cgroup::text_of(own));
         assert!(shown(pid, |thread| std::fs::read_link(thread.join("exe")).ok()).is_some());
-        // Any bytes, and what looks like the end of a name.
+        // Any bytes, and a text that looks like the end of a name.
         let raw = b"7 (\xff) Z 9 (\n) S 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 1 19 4711 20";
         let stat = Stat::parse(&String::from_utf8_lossy(raw));
         assert_eq!(stat.map(|stat| (stat.state, stat.start_time)), Some(('S', 4711)));

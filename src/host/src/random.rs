@@ -1,15 +1,15 @@
-//! Random bytes of the kernel's.
+//! Random bytes of the kernel.
 
 use std::io::{self, ErrorKind};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// So many of them. No file has to be there for it, as a `/dev/urandom` would.
+/// Returns so many random bytes. It needs no file, unlike `/dev/urandom`.
 ///
 /// # Errors
 /// Early in a boot a signal may interrupt the wait for the kernel's first ones (getrandom(2)).
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
-    // Up to 256 bytes come whole (getrandom(2)).
+    // The kernel returns up to 256 bytes whole (getrandom(2)).
     const { assert!(N <= 256, "more than come whole") };
     let mut bytes = [0; N];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {

@@ -1,29 +1,30 @@
-//! Seats at a socket where strangers come: how many there are, whose they are, and who gives way.
-//! Whoever has not said all of a request gives way to whoever comes, so silence keeps nobody out.
-//! Without clock and without I/O: the listener accepts, and ends the connection that gives way.
+//! Seats at a socket that strangers may connect to: how many there are, their owners, and which
+//! connection gives way. A connection that has not sent all of a request gives way to a newer one,
+//! so a silent client keeps nobody out. No clock and no I/O: the listener accepts, and ends the
+//! connection that gives way.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tells a connection that it gives way.
+/// Ends a connection that gives way.
 pub type Ends = Box<dyn FnOnce() + Send>;
 
-/// The seats of one socket. `K` says whose a connection is: a user, an address.
+/// The seats of one socket. `K` is the owner of a connection: a user, an address.
 pub struct Seats<K> {
     most: usize,
     taken: Mutex<Taken<K>>,
 }
 
 struct Taken<K> {
-    /// Counts what happens: who has waited longest has the lowest number.
+    /// Counts events: the connection that has waited longest has the lowest number.
     count: u64,
     seats: BTreeMap<u64, Sitter<K>>,
 }
 
 struct Sitter<K> {
-    whose: K,
-    /// Since when it waits to say a whole request; `None` while it is served.
+    owner: K,
+    /// Since when it waits for a whole request; `None` while it is served.
     since: Option<u64>,
     ends: Ends,
 }
@@ -31,43 +32,43 @@ struct Sitter<K> {
 /// Why there is no seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// Whoever comes has as many as one may have, and all of them are served.
+    /// The owner has all seats that one owner may have, and all of them are served.
     Own,
-    /// All are served.
+    /// All seats are served.
     All,
 }
 
-/// One connection's seat. It is free when this is dropped.
+/// The seat of one connection. Dropping it frees the seat.
 pub struct Seat<K: Copy + Ord> {
     seats: Arc<Seats<K>>,
     number: u64,
 }
 
 impl<K: Copy + Ord> Seats<K> {
-    /// So many in all.
+    /// Makes so many seats.
     #[must_use]
     pub fn new(most: usize) -> Arc<Self> {
         let taken = Mutex::new(Taken { count: 0, seats: BTreeMap::new() });
         Arc::new(Self { most, taken })
     }
 
-    /// Whether somebody would have to give way to one that comes.
+    /// Whether a connection would have to give way to a new one.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.taken().seats.len() >= self.most
     }
 
-    /// A seat for one that comes, of whom at most `each` may have one. Where there is none, a
-    /// connection gives way that waits: of those of the same owner where that one has `each`, else
-    /// of those of the owner who has most; and of these the one that has waited longest.
+    /// Returns a seat for a new connection of `owner`, who may have at most `each`. If there is
+    /// none, a waiting connection gives way: one of the same owner if that one has `each`, else one
+    /// of the owner with the most; of these the one that has waited longest.
     ///
     /// # Errors
-    /// Where all of them are being served.
-    pub fn take(self: &Arc<Self>, whose: K, each: usize, ends: Ends) -> Result<Seat<K>, Full> {
+    /// If all seats are served.
+    pub fn take(self: &Arc<Self>, owner: K, each: usize, ends: Ends) -> Result<Seat<K>, Full> {
         let mut taken = self.taken();
-        let own = taken.seats.values().filter(|sitter| sitter.whose == whose).count();
+        let own = taken.seats.values().filter(|sitter| sitter.owner == owner).count();
         let gone = if own >= each {
-            Some(taken.waiting_longest(whose).ok_or(Full::Own)?)
+            Some(taken.waiting_longest(owner).ok_or(Full::Own)?)
         } else if taken.seats.len() >= self.most {
             let most = taken.has_most_waiting().and_then(|most| taken.waiting_longest(most));
             Some(most.ok_or(Full::All)?)
@@ -77,7 +78,7 @@ impl<K: Copy + Ord> Seats<K> {
         let gone = gone.and_then(|number| taken.seats.remove(&number));
         taken.count += 1;
         let number = taken.count;
-        taken.seats.insert(number, Sitter { whose, since: Some(number), ends });
+        taken.seats.insert(number, Sitter { owner, since: Some(number), ends });
         drop(taken);
         if let Some(sitter) = gone {
             (sitter.ends)();
@@ -92,30 +93,30 @@ impl<K: Copy + Ord> Seats<K> {
 }
 
 impl<K: Copy + Ord> Taken<K> {
-    fn waiting_longest(&self, whose: K) -> Option<u64> {
-        let own = self.seats.iter().filter(|(_, sitter)| sitter.whose == whose);
+    fn waiting_longest(&self, owner: K) -> Option<u64> {
+        let own = self.seats.iter().filter(|(_, sitter)| sitter.owner == owner);
         own.filter_map(|(number, sitter)| Some((sitter.since?, *number))).min().map(|(_, n)| n)
     }
 
-    /// Among equals the one with a connection that has waited longest.
+    /// Among equals the owner of the connection that has waited longest.
     fn has_most_waiting(&self) -> Option<K> {
         let mut waiting: BTreeMap<K, (usize, u64)> = BTreeMap::new();
         for sitter in self.seats.values() {
             let Some(since) = sitter.since else { continue };
-            let (count, longest) = waiting.entry(sitter.whose).or_insert((0, since));
+            let (count, longest) = waiting.entry(sitter.owner).or_insert((0, since));
             *count += 1;
             *longest = since.min(*longest);
         }
         let most = waiting
             .into_iter()
             .max_by_key(|(_, (count, longest))| (*count, std::cmp::Reverse(*longest)));
-        most.map(|(whose, _)| whose)
+        most.map(|(owner, _)| owner)
     }
 }
 
 impl<K: Copy + Ord> Seat<K> {
-    /// Its request is whole: it gives way to nobody until it [`waits`](Self::waits) again. `false`
-    /// where it has given way already, and nothing is to be done for it.
+    /// The request is whole: the connection gives way to none until it [`waits`](Self::waits)
+    /// again. `false` if it has given way already, and the request must not be served.
     #[must_use]
     pub fn serve(&self) -> bool {
         let mut taken = self.seats.taken();
@@ -123,7 +124,7 @@ impl<K: Copy + Ord> Seat<K> {
         sitter.map(|sitter| sitter.since = None).is_some()
     }
 
-    /// It was answered and may say another request.
+    /// The request was answered, and the connection may send another one.
     pub fn waits(&self) {
         let mut taken = self.seats.taken();
         taken.count += 1;
@@ -169,8 +170,8 @@ mod tests {
         }
 
         fn take(&self, name: &str, each: usize) -> Result<Seat<char>, Full> {
-            let (gone, said) = (Arc::clone(&self.gone), name.to_owned());
-            let ends = Box::new(move || gone.lock().unwrap().push(said));
+            let (gone, of) = (Arc::clone(&self.gone), name.to_owned());
+            let ends = Box::new(move || gone.lock().unwrap().push(of));
             self.seats.take(name.chars().next().unwrap(), each, ends)
         }
 
@@ -187,11 +188,11 @@ mod tests {
         let bob = room.take("b1", 9).unwrap();
         assert!(room.seats.is_full());
         assert_eq!(room.gone(), "");
-        // Carol has most, and her first has waited longest.
+        // Carol has most, and her first connection has waited longest.
         let alice = room.take("a1", 9).unwrap();
         assert_eq!(room.gone(), "c1");
         assert!(!carols[0].serve(), "it has given way");
-        // Served, the second is passed over; whoever was answered waits anew.
+        // The second is served and passed over; an answered connection waits anew.
         assert!(carols[1].serve());
         let second = room.take("a2", 9).unwrap();
         assert_eq!(room.gone(), "c3");
@@ -199,7 +200,7 @@ mod tests {
         assert!(bob.serve() && second.serve() && alice.serve());
         let third = room.take("a3", 9).unwrap();
         assert_eq!(room.gone(), "c2");
-        // Nobody waits: there is no seat, and nobody is ended.
+        // No connection waits: there is no seat, and none is ended.
         assert!(third.serve());
         assert_eq!(room.take("d1", 9).unwrap_err(), Full::All);
         assert_eq!(room.gone(), "");
@@ -235,7 +236,7 @@ mod tests {
         all[2].waits();
         all.push(room.take("f", 9).unwrap());
         assert_eq!(room.gone(), "d");
-        // A seat that was given up twice, by its connection and by who came, is one seat.
+        // A seat that both its connection and a newer one gave up is one seat.
         drop(all);
         assert!(room.seats.taken().seats.is_empty());
     }

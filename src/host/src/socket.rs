@@ -12,23 +12,23 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen
 use crate::crash::Steps;
 use crate::file::beside;
 
-/// Connections that wait to be accepted, as std has it.
+/// Connections that wait to be accepted, as in std.
 const BACKLOG: i32 = 128;
 
-/// Makes a socket that only its owner may connect to. Whatever else has the name is replaced: that
-/// no other living process serves there is for the caller to see to. It does not block, as tokio
-/// and poll(2) want it. `steps`: once it is `bound`, once it is `named`.
+/// Makes a socket that only its owner may connect to. It replaces whatever has the name: the caller
+/// ensures that no other living process serves there. It does not block, as tokio and poll(2) need
+/// it. `steps` are passed once it is `bound`, and once it is `named`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn bind(path: &Path, steps: Steps) -> io::Result<UnixListener> {
     bind_as(SocketType::STREAM, path, steps)
 }
 
-/// The same, for messages with bounds (`SOCK_SEQPACKET`).
+/// The same, for messages with boundaries (`SOCK_SEQPACKET`).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn bind_packets(path: &Path) -> io::Result<UnixListener> {
     bind_as(SocketType::SEQPACKET, path, Steps::NONE)
 }

@@ -50,7 +50,7 @@ fn every_listed_point_is_passed_at_one_place_and_no_other_exists() {
 fn no_name_is_listed_twice_or_could_be_another_words_part() {
     for (at, point) in POINTS.iter().enumerate() {
         assert!(!POINTS[..at].contains(point), "{point} twice");
-        // The search for names in shipped programs must find no ordinary word.
+        // The search for names in shipped programs must not find an ordinary word.
         assert!(point.contains('.') && point.len() >= 8, "{point}");
     }
     assert!(!is_listed("ledger.renam") && !is_listed("ledger.renamed2") && !is_listed(""));

@@ -1,4 +1,4 @@
-//! What annotations say about whose memory is on which card. Whoever makes a pod can write them.
+//! The annotations about memory of pods on cards. Whoever makes a pod can write them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer};
 const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 /// V2: `{"<container>":{"<card>":<units>}}`.
 const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
-/// Columns of a table: more cards than any node has. An index beyond is nobody's.
+/// The most columns of a table: more cards than any node has. A larger index belongs to no card.
 pub(crate) const MOST_CARDS: u64 = 1024;
 
-/// Cards of a node, by index. The error says what is wrong with the annotation.
+/// Cards of a node, by index. The error is what is wrong with the annotation.
 pub(crate) fn parse_cards(text: &str) -> Result<BTreeMap<u32, CardReport>, String> {
     let mut by_index = BTreeMap::new();
     for card in mpsgate_kubernetes::parse_cards(text)? {
@@ -31,8 +31,8 @@ pub(crate) fn parse_cards(text: &str) -> Result<BTreeMap<u32, CardReport>, Strin
     Ok(by_index)
 }
 
-/// Where mpsgate-scheduler put the containers of a pod of `node`. None where it did not, or meant
-/// another node.
+/// The cards that mpsgate-scheduler chose for the containers of a pod of `node`. `None` if it chose
+/// none, or for another node.
 pub(crate) fn placement(pod: &Pod, node: &str) -> Option<Layout> {
     parse_placement(pod.annotations.get(PLACEMENT)?, node)
 }
@@ -43,7 +43,7 @@ fn parse_placement(text: &str, node: &str) -> Option<Layout> {
     cards.all(|card| u64::from(*card) < MOST_CARDS).then_some(placed.containers)
 }
 
-/// V2: units of the pod on each card; empty where nothing of it can be read, as the published tool
+/// V2: units of the pod on each card; empty if the annotation cannot be read, as the published tool
 /// reads it.
 pub(crate) fn allocation(pod: &Pod) -> BTreeMap<i64, i64> {
     pod.annotations.get(ALLOCATION).and_then(|text| parse_allocation(text)).unwrap_or_default()
@@ -52,7 +52,7 @@ pub(crate) fn allocation(pod: &Pod) -> BTreeMap<i64, i64> {
 fn parse_allocation(text: &str) -> Option<BTreeMap<i64, i64>> {
     type Cards = Option<BTreeMap<String, Option<i64>>>;
     let pairs: Option<Pairs<Cards>> = serde_json::from_str(text).ok()?;
-    // Of the same number, however it is written, the last one counts.
+    // Of several spellings of one number the last counts.
     let mut containers = BTreeMap::new();
     for (container, cards) in pairs?.0 {
         containers.insert(container.parse::<i64>().ok()?, cards.unwrap_or_default());
@@ -65,12 +65,12 @@ fn parse_allocation(text: &str) -> Option<BTreeMap<i64, i64>> {
     Some(units)
 }
 
-/// V1: the index of the pod's card, -1 where it has none.
+/// V1: the index of the pod's card, or -1 without one.
 pub(crate) fn index(pod: &Pod) -> i64 {
     pod.annotations.get(INDEX).and_then(|text| text.parse().ok()).unwrap_or(-1)
 }
 
-/// A JSON object's members in their order, also where a key comes twice.
+/// A JSON object's members in their order, duplicate keys included.
 struct Pairs<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
@@ -95,7 +95,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
     }
 }
 
-/// For `tests/properties`: what holds for each of the three, whatever they say.
+/// For `tests/properties`: the rules of all three, whatever their text.
 pub(crate) fn check(text: &str) {
     if let Ok(cards) = parse_cards(text) {
         assert!(cards.iter().all(|(index, card)| *index == card.index));
@@ -129,8 +129,8 @@ mod tests {
         for (text, units) in [
             (r#"{"0":{"1":1},"1":{"1":7}}"#, Some(vec![(1, 8)])),
             (r#"{"0":{"0":4,"1":4}}"#, Some(vec![(0, 4), (1, 4)])),
-            // Two ways to write a card are one card; two ways to write a container are one, the
-            // last.
+            // Two spellings of a card are one card; of two spellings of a container the last
+            // counts.
             (r#"{"0":{"1":1,"01":2}}"#, Some(vec![(1, 3)])),
             (r#"{"0":{"1":1},"+0":{"1":2},"0":{"1":5}}"#, Some(vec![(1, 5)])),
             (r#"{"0":{"1":1,"1":2}}"#, Some(vec![(1, 2)])),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cards_of_a_node_are_read_and_what_is_wrong_with_them_is_said() {
+    fn the_cards_of_a_node_are_read_and_their_mistakes_are_reported() {
         let card = r#"{"uuid":"GPU-1","index":1,"memory_mib":15360,"local_mib":0,"healthy":true,"uid":1000,"held":{"u":7168}}"#;
         let cards = parse_cards(&format!(r#"{{"version":1,"cards":[{card}]}}"#)).unwrap();
         assert_eq!(cards[&1].held["u"], Mib(7168));

@@ -1,4 +1,4 @@
-//! What can be typed, and the environment that stands in for it.
+//! The command line, and the environment variables in its place.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ pub(crate) enum Output {
 }
 
 impl Cli {
-    /// Which API server, as whom: flag, then KUBECONFIG, then the home directory.
+    /// The API server and the credentials: by flag, then KUBECONFIG, then the home directory.
     pub(crate) fn access(&self) -> Access {
         let kubeconfigs = match &self.kubeconfig {
             Some(path) => vec![path.clone()],

@@ -6,7 +6,7 @@ use crate::summary::{percent, together, wide_cells};
 use crate::table::{Cell, Table};
 use crate::view::{NodeView, PENDING, PodView, Source, View};
 
-/// A block for each node, and what is allocated in the whole cluster.
+/// A block for each node, and the total of the whole cluster.
 pub(crate) fn render(view: &View, wide: bool, coloured: bool) -> String {
     let view = view.in_units();
     let mut table = Table::default();
@@ -56,7 +56,7 @@ fn header(node: &NodeView, wide: bool) -> Vec<Cell> {
     header
 }
 
-/// Each pod once, where its first card is.
+/// Each pod once, in the place of its first card.
 fn rows(node: &NodeView, wide: bool) -> Vec<Vec<Cell>> {
     let mut seen = HashSet::new();
     let places = node.devices().flat_map(|(_, device)| &device.pods);

@@ -1,11 +1,12 @@
-//! The same as JSON, for programs. Amounts are MiB, always.
+//! The report as JSON, for programs. Amounts are always MiB.
 
 use mpsgate_edge::{EdgeError, print};
 use serde::Serialize;
 
+use crate::beyond::Beyond;
 use crate::view::{Device, NodeView, PodView, View};
 
-/// Changes with the meaning of any field; new fields do not change it.
+/// It changes with the meaning of any field; new fields do not change it.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -14,6 +15,23 @@ struct Document<'a> {
     nodes: Vec<NodeJson<'a>>,
     used_mib: i64,
     total_mib: i64,
+    /// More is asked for than a card of the node has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beyond_cards: Vec<BeyondJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct BeyondJson<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    node: &'a str,
+    container: &'a str,
+    resource: &'a str,
+    asked_mib: u64,
+    largest_card_mib: u64,
+    /// What was likely meant.
+    hint: &'a str,
 }
 
 #[derive(Serialize)]
@@ -22,12 +40,12 @@ struct NodeJson<'a> {
     address: Option<&'a str>,
     /// The label `ack.node.gpu.schedule`.
     schedule: Option<&'a str>,
-    /// Cards are known one by one, from mpsgated; else all are taken for equal.
+    /// Whether mpsgated reports each card; else all cards count as equal.
     exact: bool,
     used_mib: i64,
     total_mib: i64,
     cards: Vec<DeviceJson<'a>>,
-    /// Memory of pods whose cards nobody knows.
+    /// Memory of pods with unknown cards.
     pending: Vec<ShareJson<'a>>,
 }
 
@@ -37,9 +55,9 @@ struct DeviceJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
     used_mib: i64,
-    /// For pods.
+    /// Memory for pods.
     total_mib: i64,
-    /// What containers hold that are no pods', beside the total.
+    /// Memory of containers outside of pods, beside the total.
     #[serde(skip_serializing_if = "Option::is_none")]
     local_mib: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +71,7 @@ struct ShareJson<'a> {
     name: &'a str,
     uid: &'a str,
     used_mib: i64,
-    /// Who says so: placement, allocation, index, held, unknown.
+    /// The source: placement, allocation, index, held, unknown.
     source: &'static str,
 }
 
@@ -65,7 +83,22 @@ pub(crate) fn render(view: &View) -> Result<String, EdgeError> {
         used_mib: nodes.iter().map(|node| node.used_mib).fold(0, i64::saturating_add),
         total_mib: nodes.iter().map(|node| node.total_mib).fold(0, i64::saturating_add),
         nodes,
+        beyond_cards: view.beyond.iter().map(beyond).collect(),
     })
+}
+
+fn beyond(one: &Beyond) -> BeyondJson<'_> {
+    BeyondJson {
+        namespace: &one.namespace,
+        name: &one.name,
+        uid: &one.uid,
+        node: &one.node,
+        container: &one.container,
+        resource: &one.resource,
+        asked_mib: one.asked.0,
+        largest_card_mib: one.largest.0,
+        hint: &one.hint,
+    }
 }
 
 fn node<'a>(view: &View, node: &'a NodeView) -> NodeJson<'a> {

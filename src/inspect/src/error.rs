@@ -1,4 +1,4 @@
-//! Everything that ends the command, with its exit code and its remedy.
+//! The errors that end the command, with exit code and remedy.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use mpsgate_kubernetes::SeenError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// The API server was not found, not reached, or said no.
+    /// The API server was not found or not reached, or refused.
     #[error(transparent)]
     Seen(#[from] SeenError),
     /// The program cannot wait for the network.
@@ -34,6 +34,7 @@ impl Remedy for InspectError {
             Self::Seen(error) => match error {
                 SeenError::NoKubeconfig { .. }
                 | SeenError::Kubeconfig { .. }
+                | SeenError::KubeconfigText { .. }
                 | SeenError::Client { .. } => ExitCode::BadConfig,
                 SeenError::NoNode { .. } => ExitCode::No,
                 SeenError::Read { .. } if error.status().is_none() => ExitCode::Unavailable,

@@ -1,9 +1,9 @@
-//! For `tests/properties` alone: parsers of what others wrote.
+//! For `tests/properties` alone: parsers of text that others wrote.
 
-/// Holds what must hold for the annotations of nodes and pods.
+/// Checks the rules for annotations of nodes and pods.
 ///
 /// # Panics
-/// Where it does not.
+/// If one is broken.
 pub fn annotations(text: &str) {
     crate::annotations::check(text);
 }

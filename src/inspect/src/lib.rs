@@ -1,17 +1,19 @@
 //! `kubectl inspect cgpu`: GPU memory of a cluster, card by card, as the API server has it.
 //!
-//! Owns the table that ACK's and gpushare's inspect tools print, byte for byte, and what stands
-//! beside it. Must never write to the API server, or ask a node. Called by: a person, through
-//! kubectl, and by scripts that read the table.
+//! Owns the table that ACK's and gpushare's inspect tools print, byte for byte, and its additions.
+//! Must never write to the API server, or ask a node. Called by: a person, through kubectl, and by
+//! scripts that read the table.
 //!
 //! ```text
 //! args ─► kubernetes::seen ─► view ◄─ annotations      (whose is which memory)
+//!                              │  ◄─ beyond           (more than a card has)
 //!                              ├► summary, details ─► table   (text)
 //!                              └► document                    (JSON)
 //! ```
 
 mod annotations;
 mod args;
+mod beyond;
 mod details;
 mod document;
 mod error;
@@ -38,7 +40,7 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command line `argv` (with the program's name first) and says how it ended.
+/// Runs the command line `argv` (with the program's name first) and returns its exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
     mpsgate_edge::run(argv, |cli: Cli| run(&cli))
 }
@@ -65,14 +67,14 @@ fn run(cli: &Cli) -> Result<ExitCode, InspectError> {
     Ok(ExitCode::Done)
 }
 
-/// The published tool prints an empty table then; why it is empty goes to stderr.
+/// The published tool prints an empty table here; the reason goes to stderr.
 fn nothing(node: Option<&str>) -> String {
-    let whose = node.map_or_else(
+    let subject = node.map_or_else(
         || "no node of the cluster shares".to_owned(),
         |node| format!("node {node} does not share"),
     );
     format!(
-        "{whose} GPU memory: none has the resource {} or the annotation {}",
+        "{subject} GPU memory: none has the resource {} or the annotation {}",
         mpsgate_model::GPU_MEMORY,
         mpsgate_kubernetes::CARDS
     )

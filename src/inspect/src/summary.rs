@@ -1,12 +1,12 @@
-//! One line for each node: what is allocated of each card.
+//! One line for each node: the allocated memory of each card.
 
 use crate::table::{Cell, Paint, Table};
 use crate::view::{Device, NodeView, PENDING, View};
 
-/// Part of a card, in percent, from which on it is nearly full.
+/// The percentage from which a card is nearly full.
 const NEARLY: i64 = 90;
 
-/// The table, and what is allocated in the whole cluster.
+/// The table, and the total of the whole cluster.
 pub(crate) fn render(view: &View, wide: bool, coloured: bool) -> String {
     let view = view.in_units();
     let columns = view.nodes.iter().map(|node| node.columns).max().unwrap_or(0);
@@ -65,12 +65,12 @@ fn card(device: &Device) -> Cell {
     Cell { text: format!("{}/{}", device.used, device.total), paint }
 }
 
-/// How the node shares its cards, what of them local containers hold, which take nothing, and who
-/// says all that.
+/// The node's sharing mode, the memory of local containers, the cards that take nothing, and
+/// whether mpsgated reported them.
 pub(crate) fn wide_cells(node: &NodeView, unit: &str) -> [Cell; 4] {
     let cards = || node.devices.values().filter_map(|device| device.card.as_ref());
     let local: u64 = cards().map(|card| card.local.0).fold(0, u64::saturating_add);
-    // Rounded up: nothing that is there is shown as 0.
+    // Rounded up: no memory that is there is shown as 0.
     let local = if unit == "GiB" { local.div_ceil(1024) } else { local };
     let unhealthy: Vec<String> =
         cards().filter(|card| !card.healthy).map(|card| card.index.to_string()).collect();

@@ -1,5 +1,5 @@
-//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what
-//! the published tool uses. Names of Kubernetes are ASCII: of a wide character, Go would count one
+//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags, as the
+//! published tool does. Names of Kubernetes are ASCII; Go would count a wide character as one
 //! column.
 
 use std::io::Write as _;
@@ -7,14 +7,14 @@ use std::io::Write as _;
 use mpsgate_model::printable::plain;
 use tabwriter::TabWriter;
 
-/// One cell, and what it looks like on a terminal.
+/// One cell, and its colour on a terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) text: String,
     pub(crate) paint: Paint,
 }
 
-/// Colours are no part of a cell's width.
+/// Colours are not part of a cell's width.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Paint {
     #[default]
@@ -36,8 +36,8 @@ impl Cell {
 }
 
 impl From<String> for Cell {
-    /// What others wrote into the cluster's objects is text and nothing else: a cell is one line,
-    /// and no terminal obeys it.
+    /// Text of others in the cluster's objects stays text: a cell is one line, and no terminal
+    /// obeys it.
     fn from(text: String) -> Self {
         Self { text: plain(&text), paint: Paint::Plain }
     }
@@ -49,7 +49,7 @@ impl From<&str> for Cell {
     }
 }
 
-/// Lines, of which each is cells; the last of a line may be empty.
+/// Lines of cells; the last cell of a line may be empty.
 #[derive(Debug, Default)]
 pub(crate) struct Table(Vec<Vec<Cell>>);
 
@@ -58,7 +58,7 @@ impl Table {
         self.0.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// What a line is as bytes before it is laid out: cells, a tab between each two, a line feed.
+    /// The length of a line in bytes before layout: cells, a tab between each two, a line feed.
     pub(crate) fn bytes(line: &[Cell]) -> usize {
         line.iter().map(|cell| cell.text.len() + 1).sum()
     }
@@ -83,7 +83,7 @@ mod tests {
     )]
     use super::*;
 
-    /// tabwriter as its documentation tells it, cell by cell: what stands in the same column
+    /// tabwriter as its documentation describes it, cell by cell: by the cells of the same column
     /// directly above and below.
     fn model(lines: &[Vec<String>]) -> String {
         let has = |line: usize, column: usize| lines[line].len() > column + 1;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_no_width_and_are_left_out_where_nobody_sees_them() {
+    fn colours_change_no_width_and_are_left_out_without_a_terminal() {
         let mut table = Table::default();
         table.line([Cell { text: "15/15".to_owned(), paint: Paint::Full }, "x".into()]);
         table.line([Cell { text: "7/15".to_owned(), paint: Paint::High }, "x".into()]);

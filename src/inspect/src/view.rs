@@ -1,8 +1,8 @@
-//! Nodes with what their pods have of each card: pure.
+//! Nodes with the memory that their pods have of each card. Pure.
 //!
-//! A node without our annotation, in a cluster without our placements, is counted as the published
-//! tool counts: memory in the resource's unit, cards of equal size, pods by V2 or V1. Where ours
-//! are there, everything is MiB, and exact.
+//! A node without mpsgate's annotation, in a cluster without mpsgate's placements, is counted as
+//! the published tool counts: memory in the resource's unit, cards of equal size, pods by V2 or V1.
+//! With them everything is MiB, and exact.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,22 +10,25 @@ use mpsgate_kubernetes::{Container, LeftOut, Limits, Pod, Seen, SeenNode};
 use mpsgate_model::{CardReport, Kind, Layout};
 
 use crate::annotations::{self, MOST_CARDS};
+use crate::beyond::{self, Beyond};
 
 /// MiB.
 const GIB: i64 = 1024;
-/// More of the resource for one card is MiB, not GiB.
+/// A larger number of the resource for one card is MiB, not GiB.
 const MOST_GIB: i64 = 100;
-/// Memory that no card is known for.
+/// The index for memory of an unknown card.
 pub(crate) const PENDING: i64 = -1;
 
 /// All nodes, by name.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) nodes: Vec<NodeView>,
-    /// Amounts are MiB; else what the resource counts in.
+    /// Whether amounts are MiB; else they are in the resource's unit.
     exact: bool,
-    /// What amounts are in, for a heading.
+    /// The unit of amounts, for a heading.
     pub(crate) unit: &'static str,
+    /// What is asked for and no card of the node has, where cards are known one by one.
+    pub(crate) beyond: Vec<Beyond>,
 }
 
 /// One node.
@@ -34,26 +37,26 @@ pub(crate) struct NodeView {
     pub(crate) name: String,
     pub(crate) address: Option<String>,
     pub(crate) schedule: Option<String>,
-    /// Its annotation tells its cards.
+    /// Whether its annotation lists its cards.
     pub(crate) exact: bool,
     /// MiB of one unit of its resource.
     pub(crate) unit_mib: i64,
-    /// Columns: the highest index of a card, and one.
+    /// The number of columns: the highest index of a card, plus one.
     pub(crate) columns: usize,
     pub(crate) total: i64,
-    /// By index; the published tool also keeps what annotations name and no card has.
+    /// By index, with indices of annotations that no card has, as in the published tool.
     pub(crate) devices: BTreeMap<i64, Device>,
     pub(crate) pods: Vec<PodView>,
 }
 
-/// One card, or what stands for one.
+/// One card, or an index in place of one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Device {
     pub(crate) total: i64,
     pub(crate) used: i64,
-    /// Places in [`NodeView::pods`].
+    /// Indices into [`NodeView::pods`].
     pub(crate) pods: Vec<usize>,
-    /// Where the annotation has it.
+    /// The card, if the annotation lists it.
     pub(crate) card: Option<CardReport>,
 }
 
@@ -68,7 +71,7 @@ pub(crate) struct PodView {
     pub(crate) source: Source,
 }
 
-/// Who says which cards a pod has.
+/// The source of a pod's cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// mpsgate-scheduler, exactly.
@@ -79,7 +82,7 @@ pub(crate) enum Source {
     Index,
     /// mpsgated, which sees the pod's containers on the card.
     Held,
-    /// Nobody.
+    /// No source.
     Unknown,
 }
 
@@ -96,8 +99,8 @@ impl Source {
 }
 
 impl View {
-    /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is
-    /// wrong with annotations, and what cannot be read at all.
+    /// `all` keeps nodes without GPU memory, for a node that was asked for by name. Returns also
+    /// the mistakes in annotations, and the objects that cannot be read.
     pub(crate) fn of(seen: &Seen, all: bool) -> (Self, Vec<String>) {
         let mut warnings: Vec<String> = seen.left_out.iter().map(LeftOut::to_string).collect();
         let mut nodes: Vec<(&SeenNode, Option<BTreeMap<u32, CardReport>>)> = Vec::new();
@@ -126,15 +129,23 @@ impl View {
             let placed = |pod: &&Pod| annotations::placement(pod, &node.name).is_some();
             cards.is_some() || of(node).iter().any(placed)
         });
+        let beyond = nodes.iter().flat_map(|(node, cards)| {
+            let cards = cards.iter().flat_map(BTreeMap::values);
+            let largest = cards.map(|card| card.memory).max().filter(|most| most.0 > 0);
+            let pods = of(node).iter().filter(|pod| !pod.finished);
+            pods.flat_map(move |pod| largest.map(|most| beyond::of(pod, &node.name, most)))
+        });
+        let beyond: Vec<Beyond> = beyond.flatten().collect();
+        warnings.extend(beyond.iter().map(Beyond::to_string));
         let nodes: Vec<_> = (nodes.into_iter())
             .map(|(node, cards)| NodeView::of(node, cards, of(node), exact))
             .collect();
-        let mut view = Self { nodes, exact, unit: "" };
+        let mut view = Self { nodes, exact, unit: "", beyond };
         view.unit = view.unit();
         (view, warnings)
     }
 
-    /// Whether no node is shown.
+    /// Whether the view has no node.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.iter().all(|node| node.total <= 0)
     }
@@ -143,7 +154,7 @@ impl View {
         let mut shown = self.nodes.iter().filter(|node| node.total > 0);
         let name = |unit_mib: i64| if unit_mib == GIB { "GiB" } else { "MiB" };
         if !self.exact {
-            // As the published tool: that of the first node that has cards.
+            // The unit of the first node that has cards, as in the published tool.
             let first = shown.find(|node| node.columns > 0);
             return first.map_or("", |node| name(node.unit_mib));
         }
@@ -155,8 +166,8 @@ impl View {
         name(if shown.all(whole) { GIB } else { 1 })
     }
 
-    /// The same in the unit of the heading. A card's last part of a GiB is not offered to pods, and
-    /// left out.
+    /// The view in the unit of the heading. The last part of a GiB of a card is not offered to
+    /// pods, and is left out.
     pub(crate) fn in_units(&self) -> Self {
         let mut view = self.clone();
         if !view.exact || view.unit != "GiB" {
@@ -177,7 +188,7 @@ impl View {
         view
     }
 
-    /// MiB of an amount of `node`.
+    /// An amount of `node` in MiB.
     pub(crate) fn mib(&self, node: &NodeView, amount: i64) -> i64 {
         if self.exact { amount } else { amount.saturating_mul(node.unit_mib) }
     }
@@ -194,7 +205,7 @@ impl NodeView {
         pods: &[&Pod],
         exact: bool,
     ) -> Self {
-        // A count that no node has is none.
+        // A count that no node can have is ignored.
         let count = i64::try_from(node.gpu_count.min(MOST_CARDS + 1)).unwrap_or(0);
         let count = if node.gpu_count > MOST_CARDS { 0 } else { count };
         let memory = i64::try_from(node.gpu_memory).unwrap_or(i64::MAX);
@@ -215,7 +226,7 @@ impl NodeView {
         };
         if let Some(cards) = &cards {
             let device = |card: &CardReport| {
-                // What local containers hold is not for pods.
+                // Memory of local containers is not for pods.
                 let total = mib(card.memory.saturating_sub(card.local).0);
                 Device { total, card: Some(card.clone()), ..Device::default() }
             };
@@ -254,21 +265,21 @@ impl NodeView {
         self.devices.contains_key(&PENDING)
     }
 
-    /// The InternalIP, or what the published tool prints without.
+    /// The InternalIP, or the published tool's text without one.
     pub(crate) fn address(&self) -> &str {
         self.address.as_deref().unwrap_or("unknown")
     }
 
-    /// Cards in their order; what is on none comes last.
+    /// Cards in their order; memory of an unknown card comes last.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (i64, &Device)> {
         let cards = self.devices.range(0..).chain(self.devices.range(..0));
         cards.map(|(index, device)| (*index, device))
     }
 }
 
-/// What a pod has of each card; None where that is nothing. `unit_mib`: amounts are MiB, and one
-/// unit of the resource is so many. Trusted in this order: our placement, V2, V1, and what mpsgated
-/// sees.
+/// A pod's memory of each card; `None` if it has none. `unit_mib`: amounts are MiB, and this is one
+/// unit of the resource. The sources are, in this order: mpsgate's placement, V2, V1, and what
+/// mpsgated sees.
 fn pod_view(
     pod: &Pod,
     node: &str,
@@ -312,7 +323,7 @@ fn pod_view(
     })
 }
 
-/// Pods that the API server has no more, or that have ended, and whose containers still hold
+/// Pods that have ended, or that the API server no longer has, and whose containers still hold
 /// memory.
 fn gone(cards: &BTreeMap<u32, CardReport>, known: &HashSet<&str>) -> Vec<PodView> {
     let mut amounts: BTreeMap<&str, BTreeMap<i64, i64>> = BTreeMap::new();
@@ -337,18 +348,18 @@ fn mib(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-/// A limit that cannot be counted gives nothing: mpsgated refuses its container.
+/// A limit that is not a count gives nothing: mpsgated refuses its container.
 fn limits(container: &Container) -> Limits {
     container.limits.clone().unwrap_or_default()
 }
 
-/// `aliyun.com/gpu-mem` of the main containers together: all that the published tool counts.
+/// `aliyun.com/gpu-mem` of the main containers together, as the published tool counts.
 fn resource(pod: &Pod) -> i64 {
     let mains = pod.containers.iter().filter(|container| container.kind == Kind::Main);
     mains.map(|container| mib(limits(container).gpu_mem)).fold(0, i64::saturating_add)
 }
 
-/// MiB of each card, at the moment when the pod has most of it.
+/// MiB of each card, at the pod's peak.
 fn peaks(pod: &Pod, layout: &Layout) -> BTreeMap<i64, i64> {
     let on = |card: u32| {
         let of = |name: &str| layout.0.get(name).and_then(|cards| cards.get(&card));
@@ -358,8 +369,8 @@ fn peaks(pod: &Pod, layout: &Layout) -> BTreeMap<i64, i64> {
     cards.map(|card| (i64::from(*card), on(*card))).filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// As Kubernetes counts: while an init container runs, with the sidecars before it; then sidecars
-/// and main ones together.
+/// Counts as Kubernetes does: an init container with the sidecars before it, then the sidecars and
+/// main containers together.
 fn most(pod: &Pod, amount: impl Fn(&Container) -> i64) -> i64 {
     let (mut sidecars, mut most, mut mains) = (0_i64, 0_i64, 0_i64);
     for container in &pod.containers {

@@ -1,4 +1,4 @@
-//! The command against an API server: what it asks, prints, and exits with.
+//! The command with an API server: its requests, its output, and its exit code.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
 mod server;
@@ -54,7 +54,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Exit status, and that stderr has all of these; nothing on stdout.
+/// Checks the exit status, all of these texts on stderr, and an empty stdout.
 #[track_caller]
 fn refused(output: &Output, code: i32, says: &[&str]) {
     let stderr = text(&output.stderr);
@@ -118,7 +118,7 @@ fn lists_come_in_pages() {
     cluster["pods"] = json!(pods);
     let server = Server::start(World::of(&cluster));
     let output = server.inspect(&["-o", "json"]);
-    // Never a whole list at once.
+    // It never asks for a whole list at once.
     assert!(server.asked().iter().all(|asked| asked.contains("limit=500")));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["nodes"][0]["cards"][0]["pods"].as_array().unwrap().len(), 10);
@@ -164,6 +164,44 @@ fn wide_says_how_the_node_shares_and_who_says_where_a_pod_is() {
     );
 }
 
+/// A pod that gpushare's old extender placed by MiB, beside one that asks by GiB.
+#[test]
+fn an_amount_that_no_card_of_the_node_has_is_marked_with_what_was_meant() {
+    let mut cluster = cluster();
+    let pod = |name: &str, phase: &str, gib: &str, annotations: Value| {
+        json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "annotations": annotations},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": gib}}}]},
+            "status": {"phase": phase},
+        })
+    };
+    let old = json!({"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "2048"});
+    let failed = json!({"ALIYUN_COM_GPU_MEM_IDX": "-1"});
+    cluster["pods"] = json!([
+        pod("old", "Running", "2048", old),
+        pod("new", "Running", "7", json!({"ALIYUN_COM_GPU_MEM_IDX": "0"})),
+        pod("failed", "Failed", "2048", failed),
+    ]);
+    let server = Server::start(World::of(&cluster));
+    let output = server.inspect(&[]);
+    assert_eq!(
+        text(&output.stderr),
+        "warning: pod team/old, container c: it asks for 2048 GiB by aliyun.com/gpu-mem, and the largest card of node \
+         gpu-1 has 39 GiB; 2048 looks like MiB, and aliyun.com/gpu-mem counts GiB: write 2\n"
+    );
+    assert!(text(&output.stdout).contains("7/15                   2048/39"), "{output:?}");
+    let document: Value = serde_json::from_slice(&server.inspect(&["-o", "json"]).stdout).unwrap();
+    assert_eq!(
+        document["beyond_cards"],
+        json!([{
+            "namespace": "team", "name": "old", "uid": "old", "node": "gpu-1", "container": "c",
+            "resource": "aliyun.com/gpu-mem", "asked_mib": 2_097_152, "largest_card_mib": 39_936,
+            "hint": "2048 looks like MiB, and aliyun.com/gpu-mem counts GiB: write 2",
+        }])
+    );
+    assert_eq!(document["schema"], 1);
+}
+
 #[test]
 fn without_a_kubeconfig_it_says_what_to_set() {
     let output = inspect(Path::new("/nowhere/config"), &[]);
@@ -183,7 +221,7 @@ fn the_flags_for_the_cluster_come_before_the_environment() {
     let file = server.kubeconfig().to_str().unwrap();
     let output = inspect(Path::new("/nowhere/config"), &["--kubeconfig", file]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    // Of several files those that are there.
+    // Of several files those that exist.
     let list = format!("/nowhere/config:{file}");
     assert_eq!(inspect(Path::new(&list), &[]).status.code(), Some(0));
     refused(
@@ -211,7 +249,19 @@ fn a_kubeconfig_that_is_none_is_named() {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_said_with_the_way_on() {
+fn no_credential_of_a_broken_kubeconfig_is_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config");
+    let text = "apiVersion: v1\nkind: Config\nusers:\n- name: n\n  user:\n    \
+                token: S3CR3T\n    tokenFile: [a]\n";
+    std::fs::write(&file, text).unwrap();
+    let output = inspect(&file, &[]);
+    refused(&output, 78, &["cannot use the kubeconfig", file.to_str().unwrap(), "line 7"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("S3CR3T"));
+}
+
+#[test]
+fn a_refusal_of_the_api_server_is_reported_with_its_remedy() {
     let with = |path: &'static str, code: u16| {
         let mut world = World::of(&cluster());
         world.faults.push_back((path, Fault::Status(code)));
@@ -242,7 +292,7 @@ fn an_unknown_node_is_the_answer_no() {
 }
 
 #[test]
-fn a_node_without_gpu_memory_is_said_beside_the_published_empty_table() {
+fn a_node_without_gpu_memory_is_reported_beside_the_published_empty_table() {
     let output = server().inspect(&["plain"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stderr).contains("note: node plain does not share GPU memory"));

@@ -1,4 +1,4 @@
-//! Byte for byte what the published tool printed: `published/README.md`.
+//! The output is byte for byte that of the published tool: `published/README.md`.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
 mod server;

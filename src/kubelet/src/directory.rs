@@ -1,4 +1,4 @@
-//! A directory of kubelet's: whose it is, which sockets are in it, and when one of them changes.
+//! A directory of kubelet: its owner, the sockets in it, and changes of these.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::SocketError;
 
-/// One socket, told from a later one of the same name: inode numbers come again, together with the
-/// time of creation they do not.
+/// The identity of a socket, different for a later one of the same name. Inode numbers are reused;
+/// together with the time of creation they are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -25,7 +25,7 @@ pub struct Stamp {
 /// The socket of that name. `None` where there is none.
 ///
 /// # Errors
-/// Where it cannot be looked at, or is something else.
+/// If it cannot be read, or is something else.
 pub fn socket(path: &Path) -> Result<Option<Stamp>, SocketError> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -41,11 +41,11 @@ pub fn socket(path: &Path) -> Result<Option<Stamp>, SocketError> {
     Ok(Some(Stamp { device: found.dev(), inode: found.ino(), changed }))
 }
 
-/// Whether root alone can put something there: then no link in it leads where somebody else wants.
-/// `/var/lib/kubelet` may be a link, which is root's word as well.
+/// Checks that only root can put something there: then no link in it leads where another user
+/// wants. `/var/lib/kubelet` itself may be a link, because root made it.
 ///
 /// # Errors
-/// Where it is not.
+/// If others than root can.
 pub fn check(directory: &Path) -> Result<(), SocketError> {
     let failed =
         |source| SocketError::File { action: "look at", path: directory.to_owned(), source };
@@ -60,14 +60,14 @@ pub fn check(directory: &Path) -> Result<(), SocketError> {
     Ok(())
 }
 
-/// Root, or whoever runs this: in tests.
+/// Root, or in tests the user who runs them.
 #[must_use]
 pub fn is_root(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-// JUSTIFICATION (1 block): tokio 1.54 has no safe way to wait for a descriptor of ours; its older,
-// safe one is deprecated.
+// JUSTIFICATION (1 block): tokio 1.54 has no safe way to wait for a descriptor that the caller
+// owns; its older, safe one is deprecated.
 #[expect(unsafe_code, reason = "see the justification above")]
 fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open, always gives the same number, and is moved into the `AsyncFd`,
@@ -75,8 +75,8 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
-/// Tells when a file of some directories came or went. Where inotify fails, the caller's limit is
-/// the poll.
+/// Waits for files in some directories to appear or disappear. If inotify fails, the caller's limit
+/// makes it a poll.
 #[derive(Debug)]
 pub struct Changes {
     directories: Vec<PathBuf>,
@@ -85,7 +85,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// For some names in the directories; others write files there all the time.
+    /// Watches only these names in the directories; others write files there all the time.
     #[must_use]
     pub fn new(
         directories: impl IntoIterator<Item = PathBuf>,
@@ -97,7 +97,7 @@ impl Changes {
         Self { directories, names, inotify }
     }
 
-    /// Follows the directories that are there now; kubelet may have made others.
+    /// Watches the directories that are there now; kubelet may have made new ones.
     pub fn follow(&self) {
         if let Some(inotify) = &self.inotify {
             let flags = WatchFlags::CREATE
@@ -107,7 +107,8 @@ impl Changes {
                 | WatchFlags::MOVE_SELF
                 | WatchFlags::ONLYDIR;
             for directory in &self.directories {
-                // Not there yet, or no watch is left for us: then the poll finds what happened.
+                // It is not there yet, or inotify has no watch left: then the poll finds the
+                // change.
                 let _ = inotify::add_watch(inotify, directory, flags);
             }
         }
@@ -135,7 +136,7 @@ impl Changes {
         }
     }
 
-    /// Takes all events; whether one was of interest.
+    /// Reads all events; returns whether one was of interest.
     fn drain(&self, inotify: &AsyncFd<OwnedFd>) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(inotify.get_ref(), &mut space);
@@ -146,7 +147,7 @@ impl Changes {
                     let name = event.file_name().map(std::ffi::CStr::to_bytes);
                     let about_us = name
                         .is_some_and(|name| self.names.iter().any(|ours| ours.as_bytes() == name));
-                    // Without a name: a directory itself, or events were lost.
+                    // An event without a name: the directory itself changed, or events were lost.
                     found |= about_us || name.is_none_or(<[u8]>::is_empty);
                     found |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
                 }

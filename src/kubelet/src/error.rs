@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a socket cannot be used. All of it may be mended, and is tried again.
+/// Why a socket cannot be used. Each cause may pass, and the service tries again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -18,7 +18,7 @@ pub enum SocketError {
         #[source]
         source: io::Error,
     },
-    /// Others than root may change kubelet's directory, so nothing in it is what it seems.
+    /// Others than root may change kubelet's directory, so nothing in it can be trusted.
     #[error("{} is not a directory of root's alone (owner {owner}, mode {mode:04o})", path.display())]
     NotRoots {
         /// The directory.
@@ -28,7 +28,7 @@ pub enum SocketError {
         /// Its permissions.
         mode: u32,
     },
-    /// The name is taken by what is no socket.
+    /// Something other than a socket has the name.
     #[error("{} is not a socket", path.display())]
     NotASocket {
         /// The file.

@@ -1,5 +1,5 @@
-//! What happens to a socket of ours, whatever is said on it, and how much of an operator's
-//! attention something wants.
+//! What happens to a socket in kubelet's directory, whatever its protocol, and how much of an
+//! operator's attention an event wants.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,30 +7,30 @@ use std::path::PathBuf;
 /// How much of an operator's attention an event wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Somebody must act.
+    /// A person must act.
     Error,
-    /// Somebody may.
+    /// A person may have to act.
     Warn,
     /// A state changed.
     Info,
-    /// Why.
+    /// The reason of a change.
     Debug,
 }
 
-/// One thing that happened to a socket of ours.
+/// An event of a socket that mpsgate serves.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SocketEvent {
-    /// It is there.
+    /// The socket is there.
     Listening(PathBuf),
-    /// It has gone, as when kubelet starts; it is made anew.
+    /// The socket has gone, as when kubelet starts; it is made anew.
     Gone(PathBuf),
-    /// Somebody else than root connected.
+    /// Another user than root connected.
     Stranger {
-        /// Who.
+        /// The user's uid.
         uid: u32,
     },
-    /// A connection that could not be kept up.
+    /// A connection broke.
     Broken(hyper::Error),
 }
 

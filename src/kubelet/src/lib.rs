@@ -1,10 +1,10 @@
-//! Sockets in kubelet's directories: what the device plugin and the driver for Dynamic Resource
-//! Allocation have in common, whatever is said on a socket.
+//! Sockets in kubelet's directories: the common part of the device plugin and the driver for
+//! Dynamic Resource Allocation, whatever the protocol.
 //!
-//! A directory is used where it is root's alone. A [`Socket`] there is replaced where an earlier
-//! process left it, answers root alone, and is removed where it is still ours; what happens to it
-//! is told as [`SocketEvent`]s. [`Changes`] tells when one comes or goes, and [`Retries`] how long
-//! to wait before what failed is tried again. Opens nothing but those directories.
+//! A directory is used only if it belongs to root alone. A [`Socket`] there replaces one that an
+//! earlier process left, answers only root, and is removed if it is still the same; its events are
+//! [`SocketEvent`]s. [`Changes`] waits for sockets to come or go, and [`Retries`] decides how long
+//! to wait before a failed step is tried again. Opens nothing but those directories.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

@@ -1,5 +1,5 @@
-//! How a service comes back to kubelet, over every restart of either: what fails is told once, and
-//! tried again later each time or when something has changed.
+//! How a service comes back to kubelet, over every restart of either: a repeated failure is
+//! reported once, and the step is tried again, later each time or after a change.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::directory::Changes;
 /// How long to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Before what failed is tried for the second time; doubled with each further time.
+    /// Before the second try; doubled with each further try.
     pub first: Duration,
-    /// At most.
+    /// The longest wait.
     pub most: Duration,
     /// Between two looks at kubelet's directories, where inotify saw nothing.
     pub poll: Duration,
@@ -29,20 +29,20 @@ impl Default for Retry {
     }
 }
 
-/// Waits for a service, and knows what was told last.
+/// The waits of a service, and the failure that it reported last.
 #[derive(Debug)]
 pub struct Retries {
     changes: Changes,
     retry: Retry,
     backoff: Backoff,
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Retries {
-    /// What counts as a change is `changes`'.
+    /// `changes` decides what counts as a change.
     #[must_use]
     pub fn new(changes: Changes, retry: Retry) -> Self {
-        Self { changes, retry, backoff: Backoff::new(retry.first, retry.most), told: None }
+        Self { changes, retry, backoff: Backoff::new(retry.first, retry.most), reported: None }
     }
 
     /// See [`Changes::follow`].
@@ -66,31 +66,32 @@ impl Retries {
         self.wait(pause).await;
     }
 
-    /// How long to wait after what went well since then. Was that long, all is as after
-    /// [`Self::reset`]: what always ends at once is not tried at full speed for ever.
+    /// The wait after a success that began at `since`. If that lasted as long as this wait,
+    /// everything starts over as after [`Self::reset`]; so a success that always ends at once is
+    /// not retried at full speed for ever.
     pub fn pause_after(&mut self, since: Instant) -> Duration {
         let well_for = since.elapsed();
         if well_for >= self.retry.most {
-            self.told = None;
+            self.reported = None;
         }
         self.backoff.pause_after(well_for)
     }
 
-    /// The next wait is the first again; what was told stays so.
+    /// The next wait is the first again; the last reported failure stays known.
     pub fn restart(&mut self) {
         self.backoff.restart();
     }
 
-    /// All is well: what fails next is new.
+    /// Everything is well: the next failure is news, even if it is the same as the last.
     pub fn reset(&mut self) {
         self.restart();
-        self.told = None;
+        self.reported = None;
     }
 
-    /// Whether `text` is another than the last, and so to be told.
+    /// Whether `text` differs from the last report, so that it has to be reported.
     pub fn is_news(&mut self, text: String) -> bool {
-        let is_news = self.told.as_ref() != Some(&text);
-        self.told = Some(text);
+        let is_news = self.reported.as_ref() != Some(&text);
+        self.reported = Some(text);
         is_news
     }
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn the_same_is_told_once_until_all_was_well() {
+    async fn the_same_failure_is_reported_once_until_all_was_well() {
         let changes = Changes::new([PathBuf::from("/nowhere")], ["kubelet.sock".to_owned()]);
         let retry = Retry { most: Duration::from_secs(3600), ..Retry::default() };
         let mut retries = Retries::new(changes, retry);

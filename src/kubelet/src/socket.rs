@@ -1,5 +1,5 @@
-//! A socket of ours in kubelet's directory: made, served, taken away. Root alone may connect; one
-//! connection that hangs or sends garbage costs the others nothing.
+//! A socket in kubelet's directory: made, served, removed. Only root may connect. A connection that
+//! hangs or sends garbage does not delay the others.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -24,31 +24,31 @@ use crate::SocketError;
 use crate::directory::{self, Stamp};
 use crate::event::SocketEvent;
 
-/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
-/// otherwise.
+/// The most bytes of one message: grpc-go's default, which kubelet uses.
 pub const MESSAGE_LIMIT: usize = 4 << 20;
-/// Kubelet holds one. The next ones wait in the kernel's queue.
+/// The most connections. Kubelet holds one; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 16;
-/// Of all headers of a request, in bytes; kubelet's are some 300.
+/// The most bytes of all headers of a request; kubelet's are some 300.
 const HEADERS: u32 = 16 * 1024;
-/// Waiting to be sent, for each call, in bytes.
+/// The most bytes that wait to be sent, for each call.
 const UNSENT: usize = 64 * 1024;
-/// A peer that answers no ping has gone.
+/// A peer that does not answer a ping within this time has gone.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(10);
 
-/// Who answers on a socket. Its clones are one.
+/// The service on a socket. All clones are the same service.
 pub trait Talk: Clone + Send + 'static {
     /// Answers one connection until its end.
     ///
     /// # Errors
-    /// Where it could not be kept up.
+    /// If the connection broke.
     fn answer(self, stream: UnixStream) -> impl Future<Output = Result<(), hyper::Error>> + Send;
-    /// Takes note of what happened. Must not block.
+    /// Receives an event. Must not block.
     fn tell(&self, event: SocketEvent);
 }
 
-/// A socket of ours; goes with the value, where it is still ours.
+/// A socket that this process serves. Dropping it removes the file, if that is still the same
+/// socket.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -57,10 +57,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// One that an earlier process left is replaced. Anything but a socket is left alone.
+    /// Replaces a socket that an earlier process left. Anything but a socket is left alone.
     ///
     /// # Errors
-    /// Where others than root may change the directory, or the socket cannot be made there.
+    /// If others than root may change the directory, or the socket cannot be made there.
     pub fn bind(directory: &Path, name: &str) -> Result<Self, SocketError> {
         directory::check(directory)?;
         let path = directory.join(name);
@@ -73,7 +73,7 @@ impl Socket {
         Ok(Self { path, stamp, listener })
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -86,7 +86,7 @@ impl Socket {
             && matches!(directory::socket(&self.path), Ok(found) if found == self.stamp)
     }
 
-    /// Answers until `end`, and every connection ends with it.
+    /// Serves until `end`, which also ends every connection.
     pub async fn serve(&self, talk: &impl Talk, end: impl Future<Output = ()>) {
         talk.tell(SocketEvent::Listening(self.path.clone()));
         tokio::select! {
@@ -139,11 +139,11 @@ impl Drop for Socket {
     }
 }
 
-/// One connection in gRPC's HTTP/2, with at most `streams` calls at a time. What lies between, as
-/// what looks at each byte, is the caller's to put around the stream.
+/// Serves one connection in gRPC's HTTP/2, with at most `streams` calls at a time. A caller that
+/// needs something in between, as to look at each byte, wraps the stream.
 ///
 /// # Errors
-/// Where the connection could not be kept up.
+/// If the connection broke.
 pub async fn converse<S, T>(stream: S, streams: u32, service: T) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

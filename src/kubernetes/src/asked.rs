@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
-use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Told, follow};
+use crate::cluster::{relay, uid};
+use crate::follow::follow;
 use crate::listen::Lists;
 use crate::objects::Objects;
-use crate::read::part;
+use crate::read::{Found, part};
 use crate::wire::WirePod;
-use crate::{Pod, Settings};
+use crate::{Change, Pod, Settings};
 
 /// A size of slices that somebody asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,12 +55,12 @@ pub fn slices_asked(
                     differs
                 });
             };
-            let told = |told| {
+            let told = relay(of, uid, |change| {
                 let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                if waiting.told(told) {
+                if waiting.told(change) {
                     show(&waiting);
                 }
-            };
+            });
             let mut follow = std::pin::pin!(follow(
                 &settings,
                 Lists::Cached,
@@ -92,10 +92,7 @@ pub fn slices_asked(
 
 /// By the pod's uid, what it asks for; pods that ask for nothing are not kept.
 #[derive(Default)]
-struct Waiting {
-    shown: HashMap<String, WaitingPod>,
-    coming: Option<HashMap<String, WaitingPod>>,
-}
+struct Waiting(HashMap<String, WaitingPod>);
 
 /// What one pod asks for.
 #[derive(Default)]
@@ -107,38 +104,24 @@ struct WaitingPod {
 
 impl Waiting {
     /// Whether what is shown may have changed.
-    fn told(&mut self, told: Told<WirePod>) -> bool {
-        match told {
-            Told::Kube(Event::Init) => self.coming = Some(HashMap::new()),
-            Told::Kube(Event::InitApply(pod)) => {
-                if let (Some(coming), Some((uid, asks))) =
-                    (&mut self.coming, part(pod).and_then(asks))
-                {
-                    put(coming, uid, asks);
+    fn told(&mut self, change: Change<(String, WaitingPod)>) -> bool {
+        match change {
+            Change::Listed(all) => {
+                self.0 = all.into_iter().filter(|(_, asks)| !asks.sizes.is_empty()).collect();
+                true
+            }
+            Change::Put((uid, asks)) => {
+                if asks.sizes.is_empty() {
+                    self.0.remove(&uid);
+                } else {
+                    self.0.insert(uid, asks);
                 }
+                true
             }
-            Told::Kube(Event::InitDone) => {
-                self.shown = self.coming.take().unwrap_or_default();
-                return true;
-            }
-            Told::Kube(Event::Apply(pod)) => {
-                let unread = pod.as_ref().err().and_then(|unread| unread.meta.uid.clone());
-                let Some((uid, asks)) = part(pod).and_then(asks) else {
-                    // What was known of it before is not true any more.
-                    return unread.is_some_and(|uid| self.shown.remove(&uid).is_some());
-                };
-                put(&mut self.shown, uid, asks);
-                return true;
-            }
-            // Bound to a node, or deleted.
-            Told::Kube(Event::Delete(pod)) => {
-                let uid = pod.map_or_else(|unread| unread.meta.uid, |pod| pod.metadata.uid);
-                return uid.is_some_and(|uid| self.shown.remove(&uid).is_some());
-            }
-            Told::LeftOut(_) => {}
-            Told::Lost(_) => self.coming = None,
+            // Bound to a node, deleted, or not to be read any more.
+            Change::Gone(uid) => self.0.remove(&uid).is_some(),
+            Change::Listing | Change::LeftOut(_) | Change::Lost(_) => false,
         }
-        false
     }
 
     /// Of a node with these labels.
@@ -146,7 +129,7 @@ impl Waiting {
         let fits = |asks: &&WaitingPod| {
             asks.selector.iter().all(|(label, value)| labels.get(label) == Some(value))
         };
-        let asked = self.shown.values().filter(fits).flat_map(|asks| {
+        let asked = self.0.values().filter(fits).flat_map(|asks| {
             let one = |gib: &u64| SliceSize { namespace: asks.namespace.clone(), gib: *gib };
             asks.sizes.iter().map(one)
         });
@@ -154,12 +137,8 @@ impl Waiting {
     }
 }
 
-fn put(all: &mut HashMap<String, WaitingPod>, uid: String, asks: WaitingPod) {
-    if asks.sizes.is_empty() {
-        all.remove(&uid);
-    } else {
-        all.insert(uid, asks);
-    }
+fn of(pod: Found<WirePod>) -> Option<(String, WaitingPod)> {
+    part(pod).and_then(asks)
 }
 
 fn asks(mut pod: WirePod) -> Option<(String, WaitingPod)> {
@@ -175,10 +154,12 @@ fn asks(mut pod: WirePod) -> Option<(String, WaitingPod)> {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
     use serde_json::json;
 
     use super::*;
     use crate::Error;
+    use crate::follow::Told;
     use crate::read::read;
 
     fn pod(uid: &str, slices: &[u64]) -> WirePod {
@@ -191,42 +172,45 @@ mod tests {
         .expect("a pod")
     }
 
-    fn sizes(waiting: &Waiting) -> Vec<u64> {
-        waiting.asked(&BTreeMap::new()).into_iter().map(|asked| asked.gib).collect()
+    fn sizes(waiting: &Mutex<Waiting>) -> Vec<u64> {
+        let asked = waiting.lock().expect("whole").asked(&BTreeMap::new());
+        asked.into_iter().map(|asked| asked.gib).collect()
     }
 
     #[test]
     fn sizes_are_asked_for_while_a_pod_waits_that_wants_them() {
-        let mut waiting = Waiting::default();
+        let waiting = Mutex::new(Waiting::default());
+        let mut tell = relay(of, uid, |change| waiting.lock().expect("whole").told(change));
         for event in [
             Event::Init,
             Event::InitApply(Ok(pod("a", &[10]))),
             Event::InitApply(Ok(pod("b", &[]))),
         ] {
-            assert!(!waiting.told(Told::Kube(event)));
+            assert!(!tell(Told::Kube(event)));
         }
-        assert!(waiting.told(Told::Kube(Event::InitDone)));
+        assert!(tell(Told::Kube(Event::InitDone)));
         assert_eq!(sizes(&waiting), [10]);
-        assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod("c", &[20, 10]))))));
+        assert!(tell(Told::Kube(Event::Apply(Ok(pod("c", &[20, 10]))))));
         assert_eq!(sizes(&waiting), [10, 20]);
-        assert!(!waiting.told(Told::Lost(Error::NoNode { node: "n".to_owned() })));
+        assert!(!tell(Told::Lost(Error::NoNode { node: "n".to_owned() })));
         assert_eq!(sizes(&waiting), [10, 20], "until the next list is whole");
-        assert!(waiting.told(Told::Kube(Event::Delete(Ok(pod("c", &[]))))), "it has a node");
-        assert!(!waiting.told(Told::Kube(Event::Delete(Ok(pod("b", &[]))))));
+        assert!(tell(Told::Kube(Event::Delete(Ok(pod("c", &[]))))), "it has a node");
+        assert!(!tell(Told::Kube(Event::Delete(Ok(pod("b", &[]))))));
         assert_eq!(sizes(&waiting), [10]);
     }
 
     #[test]
     fn a_pod_that_can_be_read_no_more_asks_for_nothing() {
-        let mut waiting = Waiting::default();
-        assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod("a", &[10]))))));
+        let waiting = Mutex::new(Waiting::default());
+        let mut tell = relay(of, uid, |change| waiting.lock().expect("whole").told(change));
+        assert!(tell(Told::Kube(Event::Apply(Ok(pod("a", &[10]))))));
         let unread = |uid: &str| {
             let json = json!({"metadata": {"uid": uid, "labels": 7}});
             Told::Kube(Event::Apply(read::<WirePod>(&json.to_string())))
         };
-        assert!(!waiting.told(unread("b")));
+        assert!(!tell(unread("b")));
         assert_eq!(sizes(&waiting), [10]);
-        assert!(waiting.told(unread("a")));
+        assert!(tell(unread("a")));
         assert!(sizes(&waiting).is_empty());
     }
 
@@ -247,8 +231,8 @@ mod tests {
             spec["containers"] = json!([{"name": "c", "resources": {"limits": limits}}]);
             let pod = json!({"metadata": {"uid": "u", "namespace": "n"}, "spec": spec});
             let mut waiting = Waiting::default();
-            let pod = serde_json::from_value(pod).expect("a pod");
-            assert!(waiting.told(Told::Kube(Event::Apply(Ok(pod)))));
+            let pod = of(read(&pod.to_string())).expect("with a uid");
+            assert!(waiting.told(Change::Put(pod)));
             let wanted: Vec<SliceSize> = asks
                 .then(|| SliceSize { namespace: "n".to_owned(), gib: 10 })
                 .into_iter()

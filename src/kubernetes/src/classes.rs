@@ -23,10 +23,10 @@ fn reduce(class: WireRuntimeClass) -> RuntimeClass {
 /// Follows every RuntimeClass of the cluster, for ever. [`Change::Gone`] has its name.
 pub async fn runtime_classes(
     settings: &Settings,
-    mut tell: impl FnMut(Change<RuntimeClass>),
+    tell: impl FnMut(Change<RuntimeClass>),
 ) -> Infallible {
     let of = |class: Found<WireRuntimeClass>| class.ok().map(reduce);
-    let told = relay(of, named, &mut tell);
+    let told = relay(of, named, tell);
     let all = Objects::<WireRuntimeClass>::all;
     follow(settings, Lists::Cached, "all RuntimeClasses", "", all, told).await
 }

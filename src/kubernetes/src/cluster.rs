@@ -6,14 +6,14 @@
 use std::convert::Infallible;
 
 use kube::runtime::watcher::Event;
-use mpsgate_model::{CardReport, GpuNode};
+use mpsgate_model::{CardReport, GPU_MEMORY, GpuNode, parse_count};
 
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
 use crate::node::{CARDS, Labels, SHARED, parse_cards};
 use crate::objects::Objects;
 use crate::read::{Found, LeftOut, Object, part};
-use crate::wire::{WireNode, WirePod};
+use crate::wire::{NodePlace, Quantity, WireNode, WirePod};
 use crate::{Error, Pod, Settings, handlers};
 
 /// Pods of one card at most, a node label; -1 is no limit (ACK).
@@ -51,6 +51,8 @@ pub struct ClusterNode {
     pub cards: Vec<CardReport>,
     /// Why that annotation cannot be read.
     pub unreadable: Option<String>,
+    /// It has `aliyun.com/gpu-mem`, by whatever device plugin.
+    pub has_gpu_memory: bool,
     /// Where it is to have cards of mpsgate's, or says that it has: who may come to it, and where
     /// its handlers lead.
     pub shared: Option<GpuNode>,
@@ -92,20 +94,30 @@ impl ClusterNode {
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
             cards,
             unreadable,
+            has_gpu_memory: node.status.capacity.get(GPU_MEMORY).is_some_and(is_any),
         }
+    }
+}
+
+/// What cannot be counted is some.
+fn is_any(count: &Quantity) -> bool {
+    match count {
+        Quantity::Text(text) => parse_count(text) != Ok(0),
+        Quantity::Number(number) => number.as_u64() != Some(0),
     }
 }
 
 /// Follows every pod of the cluster that asks for something of ours, for ever. Of the others `tell`
 /// hears when they are gone, and nothing else. One that cannot be read counts with what it asks
 /// for, where that can be read and its bytes have a word of ours.
-pub async fn cluster_pods(settings: &Settings, mut tell: impl FnMut(Change<Pod>)) -> Infallible {
+pub async fn cluster_pods(settings: &Settings, tell: impl FnMut(Change<Pod>)) -> Infallible {
     let of = |found: Found<WirePod>| Pod::reduce(part(found)?).filter(asks);
-    let told = relay(of, uid, &mut tell);
+    let told = relay(of, uid, tell);
     follow(settings, Lists::Fresh, "all pods", "", Objects::<WirePod>::all, told).await
 }
 
-fn uid(pod: &Found<WirePod>) -> Option<String> {
+/// By which a pod is told from the others.
+pub(crate) fn uid(pod: &Found<WirePod>) -> Option<String> {
     match pod {
         Ok(pod) => pod.metadata.uid.clone(),
         Err(unread) => unread.meta.uid.clone(),
@@ -116,20 +128,11 @@ fn uid(pod: &Found<WirePod>) -> Option<String> {
 /// is as if it were not there.
 pub async fn cluster_nodes(
     settings: &Settings,
-    mut tell: impl FnMut(Change<ClusterNode>),
+    tell: impl FnMut(Change<ClusterNode>),
 ) -> Infallible {
-    let of = |node: Found<WireNode>| node.ok().map(ClusterNode::reduce);
-    let mut tell = |change: Change<ClusterNode>| {
-        tell(match change {
-            Change::LeftOut(all) => {
-                let none = |left: LeftOut| LeftOut { counts: false, ..left };
-                Change::LeftOut(all.into_iter().map(none).collect())
-            }
-            other => other,
-        });
-    };
-    let told = relay(of, named, &mut tell);
-    follow(settings, Lists::Fresh, "all nodes", "", Objects::<WireNode>::all, told).await
+    let of = |node: Found<NodePlace>| node.ok().map(|node| ClusterNode::reduce(node.0));
+    let told = relay(of, named, tell);
+    follow(settings, Lists::Fresh, "all nodes", "", Objects::<NodePlace>::all, told).await
 }
 
 /// Also what cannot be counted: whoever decides has to refuse it.
@@ -148,11 +151,13 @@ pub(crate) fn named<K: Object>(found: &Found<K>) -> Option<String> {
     }
 }
 
-pub(crate) fn relay<K, T>(
+/// Of what is told of objects, what `of` makes of them, one by one; `key` says which of them is
+/// gone.
+pub(crate) fn relay<K, T, R: Default>(
     of: impl Fn(Found<K>) -> Option<T>,
     key: impl Fn(&Found<K>) -> Option<String>,
-    tell: &mut impl FnMut(Change<T>),
-) -> impl FnMut(Told<K>) {
+    mut tell: impl FnMut(Change<T>) -> R,
+) -> impl FnMut(Told<K>) -> R {
     let mut coming = Vec::new();
     move |told| {
         tell(match told {
@@ -162,7 +167,7 @@ pub(crate) fn relay<K, T>(
             }
             Told::Kube(Event::InitApply(object)) => {
                 coming.extend(of(object));
-                return;
+                return R::default();
             }
             Told::Kube(Event::InitDone) => Change::Listed(std::mem::take(&mut coming)),
             Told::Kube(Event::Apply(object)) => {
@@ -171,15 +176,15 @@ pub(crate) fn relay<K, T>(
                 match (of(object), unread) {
                     (Some(object), _) => Change::Put(object),
                     (None, Some(key)) => Change::Gone(key),
-                    (None, None) => return,
+                    (None, None) => return R::default(),
                 }
             }
             Told::Kube(Event::Delete(object)) => match key(&object) {
                 Some(key) => Change::Gone(key),
-                None => return,
+                None => return R::default(),
             },
             Told::LeftOut(all) => Change::LeftOut(all),
             Told::Lost(error) => Change::Lost(error),
-        });
+        })
     }
 }

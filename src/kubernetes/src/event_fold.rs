@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::printable::plain;
+use mpsgate_model::printable::{cut_bytes, plain};
 use mpsgate_model::{Backoff, Bucket, Rate};
 
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
@@ -173,7 +173,7 @@ impl Folding {
             aside: None,
         });
         budget.heard = now;
-        let message = cut(plain(&event.message));
+        let message = cut_bytes(plain(&event.message), LONGEST_MESSAGE);
         let same = budget.events.iter().position(|known| known.message == message);
         let place = match same {
             None if budget.events.len() >= MESSAGES => Some(MESSAGES - 1),
@@ -273,20 +273,6 @@ impl Folding {
         let place = budget.events.iter().position(|known| known.number == event.number)?;
         Some((budget, place))
     }
-}
-
-/// At most 1024 bytes, whole characters.
-fn cut(mut message: String) -> String {
-    const DOTS: &str = "…";
-    if message.len() > LONGEST_MESSAGE {
-        let mut end = LONGEST_MESSAGE - DOTS.len();
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        message.truncate(end);
-        message.push_str(DOTS);
-    }
-    message
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::objects::Objects;
 use crate::read::Found;
+use crate::requests::Requests;
 use crate::wire::{KeptMeta, WireLease};
 use crate::{Error, Settings};
 
@@ -80,18 +81,21 @@ pub fn lead(
 ) -> (watch::Receiver<Lead>, impl Future<Output = ()> + Send) {
     let (publish, receive) = watch::channel(Lead::Unknown);
     let future = async move {
-        let mut part = Part { settings, lease, client: None, seen: None };
+        let requests = Requests::new(settings, lease.retry);
+        let mut record = Record { lease, seen: None };
         let mut failing = false;
         while !*stop.borrow_and_update() {
             let began = Instant::now();
             let shown = publish.borrow().clone();
             let tried = tokio::select! {
-                tried = part.attempt() => tried,
+                tried = record.attempt(&requests) => tried,
                 _ = stop.wait_for(|stop| *stop) => break,
             };
             let failed = tried.is_err();
             let next = match tried {
-                Ok(None) => Lead::Here(began.checked_add(part.lease.renew_within).unwrap_or(began)),
+                Ok(None) => {
+                    Lead::Here(began.checked_add(record.lease.renew_within).unwrap_or(began))
+                }
                 Ok(Some(holder)) => Lead::Other(holder),
                 Err(error) => {
                     if !failing {
@@ -107,43 +111,30 @@ pub fn lead(
             failing = failed;
             publish.send_if_modified(|shown| std::mem::replace(shown, next.clone()) != next);
             tokio::select! {
-                () = tokio::time::sleep(part.lease.retry) => {}
+                () = tokio::time::sleep(record.lease.retry) => {}
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
         let led = matches!(*publish.borrow(), Lead::Here(_));
         publish.send_replace(Lead::Unknown);
-        if led && let Err(error) = part.release().await {
+        if led && let Err(error) = record.release(&requests).await {
             log::warn!(error = error.line().as_str(); "the lease was not given back; it runs out by itself");
         }
     };
     (receive, future)
 }
 
-struct Part {
-    settings: Settings,
+struct Record {
     lease: LeaseSettings,
-    client: Option<Client>,
-    /// The record's version, and when it was first seen.
+    /// Its version, and when it was first seen.
     seen: Option<(Option<String>, Instant)>,
 }
 
-impl Part {
+impl Record {
     /// `None` where it is ours now, else its holder.
-    async fn attempt(&mut self) -> Result<Option<String>, Error> {
-        let (patience, client) = (self.lease.retry, self.client.take());
-        let connected = match client {
-            Some(client) => client,
-            None => self.settings.connect().await?,
-        };
-        let tried = tokio::time::timeout(patience, self.take_or_renew(connected.clone())).await;
+    async fn attempt(&mut self, requests: &Requests) -> Result<Option<String>, Error> {
         let what = format!("keep lease {}/{}", self.lease.namespace, self.lease.name);
-        let Ok(answer) = tried else {
-            return Err(Error::Late { what, seconds: patience.as_secs() });
-        };
-        let holder = answer.map_err(|source| Error::Write { what, source: Box::new(source) })?;
-        self.client = Some(connected);
-        Ok(holder)
+        requests.ask(what, move |client| self.take_or_renew(client)).await
     }
 
     async fn take_or_renew(&mut self, client: Client) -> Result<Option<String>, kube::Error> {
@@ -196,13 +187,9 @@ impl Part {
     }
 
     /// As client-go does: nobody holds it, and whoever looks need not wait.
-    async fn release(&mut self) -> Result<(), Error> {
+    async fn release(&self, requests: &Requests) -> Result<(), Error> {
         let what = format!("give back lease {}/{}", self.lease.namespace, self.lease.name);
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => self.settings.connect().await?,
-        };
-        let give_back = async {
+        let give_back = |client| async move {
             let api = Objects::<WireLease>::namespaced(client, &self.lease.namespace);
             let Some(found) = api.get_opt(&self.lease.name).await? else { return Ok(()) };
             let mut record = read(found)?;
@@ -218,11 +205,7 @@ impl Part {
             });
             api.replace(&self.lease.name, &PostParams::default(), &record).await.map(drop)
         };
-        let patience = self.lease.retry;
-        match tokio::time::timeout(patience, give_back).await {
-            Err(_) => Err(Error::Late { what, seconds: patience.as_secs() }),
-            Ok(done) => done.map_err(|source| Error::Write { what, source: Box::new(source) }),
-        }
+        requests.ask(what, give_back).await
     }
 }
 
@@ -246,9 +229,8 @@ mod tests {
 
     #[test]
     fn since_when_it_is_ours_is_kept_where_it_can_be_read() {
-        let settings = Settings::find(Some("/nowhere".into()), "n").expect("named");
         let lease = LeaseSettings::new("n".to_owned(), "l".to_owned(), "me".to_owned());
-        let part = Part { settings, lease, client: None, seen: None };
+        let record = Record { lease, seen: None };
         let then = MicroTime(Timestamp::UNIX_EPOCH);
         let old = |holder: &str, since: Option<&MicroTime>| LeaseSpec {
             holder_identity: Some(holder.to_owned()),
@@ -262,7 +244,7 @@ mod tests {
             ("other", Some(&then), false, 4),
             ("other", None, false, 4),
         ] {
-            let held = part.held_from(&old(holder, since));
+            let held = record.held_from(&old(holder, since));
             let acquired = held.acquire_time.expect("always");
             assert_eq!(acquired == then, keeps, "{holder} {since:?}");
             assert_eq!(held.lease_transitions, Some(transitions), "{holder}");

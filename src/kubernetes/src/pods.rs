@@ -4,15 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Told, follow};
+use crate::cluster::{relay, uid};
+use crate::follow::follow;
 use crate::listen::Lists;
 use crate::objects::Objects;
 use crate::read::{Found, part};
 use crate::wire::WirePod;
-use crate::{Pod, Pods, Settings, State};
+use crate::{Change, Pod, Pods, Settings, State};
 
 /// The pods that are bound to this node, as they change, and the future that follows them. Nothing
 /// happens until somebody polls it; dropping it ends the watch.
@@ -23,12 +23,12 @@ pub fn pods(
     let future = async move {
         let what = format!("the pods of node {}", settings.node);
         let fields = format!("spec.nodeName={}", settings.node);
-        let mut cache = PodCache::default();
-        let told = |told| {
-            if let Some(pods) = cache.told(told) {
-                publish.send_replace(Arc::new(pods));
+        let mut shown = Pods::default();
+        let told = relay(of, uid, |change| {
+            if shown.told(change) {
+                publish.send_replace(Arc::new(shown.clone()));
             }
-        };
+        });
         follow(&settings, Lists::Cached, &what, &fields, Objects::<WirePod>::all, told).await
     };
     (receive, future)
@@ -50,78 +50,57 @@ pub async fn wait_for_pod(
     Arc::clone(&pods.borrow())
 }
 
-/// What is published, and the list that is being received. The old pods stay shown until the new
-/// list is whole.
-#[derive(Default)]
-struct PodCache {
-    shown: Pods,
-    coming: Option<Pods>,
+/// A pod, or the uid of one of which nothing counts, where that can be read.
+fn of(found: Found<WirePod>) -> Option<Result<Pod, Option<String>>> {
+    let unread = found.as_ref().err().map(|unread| Err(unread.meta.uid.clone()));
+    part(found).and_then(Pod::reduce).map(Ok).or(unread)
 }
 
-impl PodCache {
-    /// The pods as they are now, where that changed.
-    fn told(&mut self, told: Told<WirePod>) -> Option<Pods> {
-        match told {
-            Told::Kube(Event::Init) => {
-                self.coming = Some(Pods::default());
-                return None;
-            }
-            Told::Kube(Event::InitApply(pod)) => {
-                if let Some(pods) = &mut self.coming {
-                    let unread = unread(&pod);
-                    match (part(pod).and_then(Pod::reduce), unread) {
-                        (Some(pod), _) => pods.put(pod),
-                        (None, Some(uid)) => {
-                            pods.put_unread(uid);
-                        }
-                        (None, None) => {}
+impl Pods {
+    /// Whether they are others now. The old pods stay shown until a new list is whole.
+    fn told(&mut self, change: Change<Result<Pod, Option<String>>>) -> bool {
+        match change {
+            Change::Listing => return false,
+            Change::Listed(all) => {
+                let left_out = std::mem::take(&mut self.left_out);
+                *self = Self::default();
+                (self.left_out, self.state) = (left_out, State::Current);
+                for one in all {
+                    match one {
+                        Ok(pod) => self.put(pod),
+                        Err(uid) => drop(self.put_unread(uid)),
                     }
                 }
-                return None;
             }
-            Told::Kube(Event::InitDone) => {
-                let left_out = std::mem::take(&mut self.shown.left_out);
-                self.shown = self.coming.take().unwrap_or_default();
-                self.shown.left_out = left_out;
-                self.shown.state = State::Current;
+            Change::Put(Err(uid)) => return self.put_unread(uid),
+            // Most changes of a pod are none of ours.
+            Change::Put(Ok(pod)) if self.get(&pod.uid).is_some_and(|old| **old == pod) => {
+                return false;
             }
-            Told::Kube(Event::Apply(pod)) => {
-                let unread = unread(&pod);
-                let Some(pod) = part(pod).and_then(Pod::reduce) else {
-                    return self.shown.put_unread(unread?).then(|| self.shown.clone());
-                };
-                // Most changes of a pod are none of ours.
-                if self.shown.get(&pod.uid).is_some_and(|old| **old == pod) {
-                    return None;
-                }
-                self.shown.put(pod);
-            }
-            Told::Kube(Event::Delete(pod)) => {
-                let uid = pod.map_or_else(|unread| unread.meta.uid, |pod| pod.metadata.uid);
-                self.shown.remove(&uid?);
-            }
-            Told::LeftOut(all) => self.shown.left_out = all,
-            Told::Lost(error) => {
-                self.coming = None;
-                self.shown.state.fail(&error);
-            }
+            Change::Put(Ok(pod)) => self.put(pod),
+            Change::Gone(uid) => self.remove(&uid),
+            Change::LeftOut(all) => self.left_out = all,
+            Change::Lost(error) => self.state.fail(&error),
         }
-        Some(self.shown.clone())
+        true
     }
-}
-
-/// Of a pod that cannot be read, its uid where that can be.
-fn unread(pod: &Found<WirePod>) -> Option<Option<String>> {
-    pod.as_ref().err().map(|unread| unread.meta.uid.clone())
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
     use serde_json::json;
 
     use super::*;
     use crate::Error;
+    use crate::follow::Told;
     use crate::read::read;
+
+    /// What is published.
+    fn cache() -> impl FnMut(Told<WirePod>) -> Option<Pods> {
+        let mut shown = Pods::default();
+        relay(of, uid, move |change| shown.told(change).then(|| shown.clone()))
+    }
 
     fn pod(uid: &str) -> WirePod {
         serde_json::from_value(json!({"metadata": {"uid": uid, "name": uid}})).expect("a pod")
@@ -139,39 +118,39 @@ mod tests {
 
     #[test]
     fn a_list_replaces_what_was_known_only_when_it_is_whole() {
-        let mut cache = PodCache::default();
+        let mut cache = cache();
         for event in [Event::Init, init("a"), init("b")] {
-            assert!(cache.told(Told::Kube(event)).is_none());
+            assert!(cache(Told::Kube(event)).is_none());
         }
-        let first = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        let first = cache(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&first), ["a", "b"]);
         assert!(first.state.is_current());
 
         let lost = || Told::Lost(Error::NoNode { node: "n".to_owned() });
-        let stale = cache.told(lost()).expect("published");
+        let stale = cache(lost()).expect("published");
         assert_eq!(uids(&stale), ["a", "b"]);
         let State::Stale { since, .. } = stale.state else { panic!("{:?}", stale.state) };
 
-        assert!(cache.told(Told::Kube(Event::Init)).is_none());
-        assert!(cache.told(Told::Kube(init("c"))).is_none());
+        assert!(cache(Told::Kube(Event::Init)).is_none());
+        assert!(cache(Told::Kube(init("c"))).is_none());
         // Lost again in the middle of a list: the half of it counts for nothing.
-        let stale = cache.told(lost()).expect("published");
+        let stale = cache(lost()).expect("published");
         assert_eq!(uids(&stale), ["a", "b"]);
         assert!(matches!(stale.state, State::Stale { since: again, .. } if again == since));
 
-        cache.told(Told::Kube(Event::Init));
-        cache.told(Told::Kube(init("b")));
-        let second = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        cache(Told::Kube(Event::Init));
+        cache(Told::Kube(init("b")));
+        let second = cache(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&second), ["b"]);
         assert!(second.state.is_current());
     }
 
     #[test]
     fn a_change_that_is_none_of_ours_is_not_published() {
-        let mut cache = PodCache::default();
-        assert!(cache.told(Told::Kube(Event::Apply(Ok(pod("a"))))).is_some());
-        assert!(cache.told(Told::Kube(Event::Apply(Ok(pod("a"))))).is_none());
-        let gone = cache.told(Told::Kube(Event::Delete(Ok(pod("a"))))).expect("published");
+        let mut cache = cache();
+        assert!(cache(Told::Kube(Event::Apply(Ok(pod("a"))))).is_some());
+        assert!(cache(Told::Kube(Event::Apply(Ok(pod("a"))))).is_none());
+        let gone = cache(Told::Kube(Event::Delete(Ok(pod("a"))))).expect("published");
         assert!(gone.is_empty());
     }
 
@@ -185,20 +164,20 @@ mod tests {
             let pod = json!({"metadata": metadata, "spec": {"containers": containers}});
             read::<WirePod>(&pod.to_string())
         };
-        let mut cache = PodCache::default();
+        let mut cache = cache();
         let before = with(json!("x"), "aliyun.com/gpu-mem");
         assert!(before.is_ok());
-        assert_eq!(uids(&cache.told(Told::Kube(Event::Apply(before))).expect("published")), ["u"]);
+        assert_eq!(uids(&cache(Told::Kube(Event::Apply(before))).expect("published")), ["u"]);
         let bad = with(json!(1), "aliyun.com/gpu-mem");
         let left = bad.as_ref().expect_err("unread").left.clone();
         assert_eq!((left.kind, left.name.as_str(), left.counts), ("Pod", "n/p", true));
-        assert!(cache.told(Told::Kube(Event::Apply(bad))).is_none(), "it asks for the same");
-        let shown = cache.told(Told::LeftOut(vec![left])).expect("published");
+        assert!(cache(Told::Kube(Event::Apply(bad))).is_none(), "it asks for the same");
+        let shown = cache(Told::LeftOut(vec![left])).expect("published");
         assert_eq!((uids(&shown), shown.left_out.len()), (vec!["u"], 1));
         // Without a word of ours nothing of it counts.
         let bad = with(json!(1), "cpu");
         assert!(!bad.as_ref().expect_err("unread").left.counts);
-        let shown = cache.told(Told::Kube(Event::Apply(bad))).expect("published");
+        let shown = cache(Told::Kube(Event::Apply(bad))).expect("published");
         assert!(shown.is_empty());
     }
 
@@ -206,35 +185,34 @@ mod tests {
     fn a_pod_of_which_nothing_counts_may_be_there_until_it_is_gone() {
         let odd = |metadata: &str| read::<WirePod>(&format!(r#"{{"metadata":{metadata}}}"#));
         let unread = |uid: &str| odd(&format!(r#"{{"uid":"{uid}","labels":7}}"#));
-        let mut cache = PodCache::default();
-        cache.told(Told::Kube(Event::Init));
-        cache.told(Told::Kube(Event::InitApply(unread("a"))));
-        cache.told(Told::Kube(init("b")));
-        let listed = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        let mut cache = cache();
+        cache(Told::Kube(Event::Init));
+        cache(Told::Kube(Event::InitApply(unread("a"))));
+        cache(Told::Kube(init("b")));
+        let listed = cache(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&listed), ["b"]);
         assert_eq!(["a", "b", "c"].map(|uid| listed.may_be(uid)), [true, false, false]);
-        assert!(cache.told(Told::Kube(Event::Apply(unread("a")))).is_none(), "it is known");
-        let changed = cache.told(Told::Kube(Event::Apply(unread("b")))).expect("published");
+        assert!(cache(Told::Kube(Event::Apply(unread("a")))).is_none(), "it is known");
+        let changed = cache(Told::Kube(Event::Apply(unread("b")))).expect("published");
         assert_eq!((changed.len(), changed.may_be("b")), (0, true));
-        let mended = cache.told(Told::Kube(Event::Apply(Ok(pod("b"))))).expect("published");
+        let mended = cache(Told::Kube(Event::Apply(Ok(pod("b"))))).expect("published");
         assert!(!mended.may_be("b") && mended.get("b").is_some());
-        let gone = cache.told(Told::Kube(Event::Delete(unread("a")))).expect("published");
+        let gone = cache(Told::Kube(Event::Delete(unread("a")))).expect("published");
         assert!(!gone.may_be("a"));
         // Whose uid is not known either may be any, until it is known what there is.
         let unnamed = odd(r#"{"uid":7}"#);
-        let changed = cache.told(Told::Kube(Event::Apply(unnamed.clone()))).expect("published");
+        let changed = cache(Told::Kube(Event::Apply(unnamed.clone()))).expect("published");
         assert!(changed.may_be("c"));
-        assert!(cache.told(Told::Kube(Event::Delete(unnamed))).is_none());
-        cache.told(Told::Kube(Event::Init));
-        let listed = cache.told(Told::Kube(Event::InitDone)).expect("published");
+        assert!(cache(Told::Kube(Event::Delete(unnamed))).is_none());
+        cache(Told::Kube(Event::Init));
+        let listed = cache(Told::Kube(Event::InitDone)).expect("published");
         assert!(!listed.may_be("c"));
     }
 
     #[test]
     fn before_the_first_list_a_failure_says_why_nothing_is_known() {
-        let mut cache = PodCache::default();
-        let pods =
-            cache.told(Told::Lost(Error::NoNode { node: "n".to_owned() })).expect("published");
+        let mut cache = cache();
+        let pods = cache(Told::Lost(Error::NoNode { node: "n".to_owned() })).expect("published");
         assert!(
             matches!(&pods.state, State::Failing { error, .. } if error.contains("knows no node n"))
         );

@@ -8,14 +8,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::bind::MANAGER;
 use crate::node::{ANNOTATIONS, CARDS, CONDITIONS, REMOVAL, SHARED, parse_cards};
 use crate::objects::{Objects, PAGE};
-use crate::read::{Unread, part};
-use crate::requests::Requests;
+use crate::read::{Found, Object, Unread, part};
+use crate::requests::{Requests, unless_gone};
 use crate::wire::{WireLease, WireNode, WirePod};
 use crate::{Error, Settings};
 
@@ -98,17 +99,30 @@ impl Remover {
             params = params.labels(SHARED);
         }
         let mut found = Vec::new();
+        let put = |one: Found<WireNode>| {
+            one.as_ref().err().into_iter().for_each(|unread| warn(unread));
+            found.extend(part(one).map(Remains::of));
+        };
+        self.list("list nodes".to_owned(), params, Objects::all, put).await?;
+        Ok(found)
+    }
+
+    /// Every object of a list, page by page.
+    async fn list<K: Object>(
+        &self,
+        what: String,
+        mut params: ListParams,
+        objects: impl Fn(Client) -> Objects<K>,
+        mut put: impl FnMut(Found<K>),
+    ) -> Result<(), Error> {
         loop {
-            let mut asked = params.clone();
-            let list = |client| async move {
-                Objects::<WireNode>::all(client).next_page(&mut asked).await
-            };
-            let page = self.0.ask("list nodes".to_owned(), list).await?;
+            let (mut asked, objects) = (params.clone(), &objects);
+            let list = |client| async move { objects(client).next_page(&mut asked).await };
+            let page = self.0.ask(what.clone(), list).await?;
+            page.items.into_iter().for_each(&mut put);
             params.continue_token = page.next;
-            page.items.iter().filter_map(|found| found.as_ref().err()).for_each(|one| warn(one));
-            found.extend(page.items.into_iter().filter_map(part).map(Remains::of));
             if params.continue_token.is_none() {
-                return Ok(found);
+                return Ok(());
             }
         }
     }
@@ -136,27 +150,21 @@ impl Remover {
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<(String, Option<String>)>, Error> {
-        let mut params = ListParams::default().limit(PAGE).labels(selector);
-        let mut found = Vec::new();
-        loop {
-            let mut asked = params.clone();
-            let list = |client| async move {
-                Objects::<WirePod>::namespaced(client, namespace).next_page(&mut asked).await
-            };
-            let page = self.0.ask(format!("list the pods of namespace {namespace}"), list).await?;
-            params.continue_token = page.next;
-            // That it is there is what counts, and its node where it says one.
-            found.extend(page.items.into_iter().map(|found| match found {
+        let params = ListParams::default().limit(PAGE).labels(selector);
+        let mut names = Vec::new();
+        // That it is there is what counts, and its node where it says one.
+        let put = |found: Found<WirePod>| {
+            names.push(match found {
                 Ok(pod) => (pod.metadata.name.unwrap_or_default(), pod.spec.node_name),
                 Err(unread) => {
                     let node = unread.part.and_then(|pod| pod.spec.node_name);
                     (unread.meta.name.unwrap_or_default(), node)
                 }
-            }));
-            if params.continue_token.is_none() {
-                return Ok(found);
-            }
-        }
+            });
+        };
+        let of = |client| Objects::namespaced(client, namespace);
+        self.list(format!("list the pods of namespace {namespace}"), params, of, put).await?;
+        Ok(names)
     }
 
     /// Deletes a Lease. One that is not there is deleted.
@@ -176,13 +184,6 @@ fn warn<K>(unread: &Unread<K>) {
     let (object, why) = (unread.left.name.as_str(), unread.left.why.as_str());
     log::warn!(kind = unread.left.kind, object, why;
         "an object of the API server cannot be read: of it counts what can be");
-}
-
-fn unless_gone<T>(done: Result<T, Error>) -> Result<(), Error> {
-    match done {
-        Err(error) if error.status() != Some(404) => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

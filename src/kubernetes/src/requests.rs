@@ -62,3 +62,11 @@ impl Requests {
         }
     }
 }
+
+/// What is gone already is as it was to be.
+pub(crate) fn unless_gone<T>(done: Result<T, Error>) -> Result<(), Error> {
+    match done {
+        Err(error) if error.status() != Some(404) => Err(error),
+        _ => Ok(()),
+    }
+}

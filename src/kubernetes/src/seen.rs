@@ -1,7 +1,7 @@
 //! One look at the nodes and pods of a cluster, for a person who asks: no watch, and as whoever the
 //! kubeconfig says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kube::api::ListParams;
@@ -12,6 +12,7 @@ use mpsgate_model::{GPU_COUNT, GPU_MEMORY, parse_count};
 use crate::node::CARDS;
 use crate::objects::{Objects, PAGE};
 use crate::read::{Found, LeftOut, Object, part};
+use crate::settings::unquoted;
 use crate::wire::{Quantity, WireNode, WirePod};
 use crate::{Labels, Node, Pod};
 
@@ -72,11 +73,19 @@ pub enum SeenError {
     /// A kubeconfig cannot be used.
     #[error("cannot use the kubeconfig {}", path.display())]
     Kubeconfig {
-        /// The file, of several the first.
+        /// The file; where what is wrong is in none alone, the first.
         path: PathBuf,
         /// What is wrong.
         #[source]
         source: Box<KubeconfigError>,
+    },
+    /// A kubeconfig is no YAML of one. Its lines are not quoted: its credentials are among them.
+    #[error("cannot use the kubeconfig {}: {why}", path.display())]
+    KubeconfigText {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        why: String,
     },
     /// No client could be made of the kubeconfig, such as with a certificate that is none.
     #[error("cannot prepare a connection to the API server {server}")]
@@ -122,13 +131,20 @@ impl SeenError {
             Self::NoKubeconfig { .. } => {
                 "name one: --kubeconfig FILE, or export KUBECONFIG=FILE".to_owned()
             }
-            Self::Kubeconfig { path, source } => match source.as_ref() {
-                KubeconfigError::LoadContext(_) | KubeconfigError::CurrentContextNotSet => format!(
+            Self::Kubeconfig { path, source }
+                if matches!(
+                    source.as_ref(),
+                    KubeconfigError::LoadContext(_) | KubeconfigError::CurrentContextNotSet
+                ) =>
+            {
+                format!(
                     "choose a context with --context: kubectl --kubeconfig {} config get-contexts",
                     path.display()
-                ),
-                _ => format!("check it: kubectl --kubeconfig {} config view", path.display()),
-            },
+                )
+            }
+            Self::Kubeconfig { path, .. } | Self::KubeconfigText { path, .. } => {
+                format!("check it: kubectl --kubeconfig {} config view", path.display())
+            }
             Self::Client { .. } => {
                 "check certificates and server address: kubectl config view".to_owned()
             }
@@ -256,17 +272,22 @@ impl SeenNode {
 impl Access {
     async fn connect(&self) -> Result<(Client, String), SeenError> {
         let mut there = self.kubeconfigs.iter().filter(|path| path.exists()).peekable();
-        let Some(path) = there.peek().copied().cloned() else {
+        let Some(first) = there.peek().copied() else {
             return Err(SeenError::NoKubeconfig { looked: self.kubeconfigs.clone() });
         };
-        let broken =
-            |source| SeenError::Kubeconfig { path: path.clone(), source: Box::new(source) };
-        let file = there
-            .try_fold(Kubeconfig::default(), |all, path| all.merge(Kubeconfig::read_from(path)?))
-            .map_err(broken)?;
+        let broken = |path: &Path, source| match unquoted(&source) {
+            Some(why) => SeenError::KubeconfigText { path: path.to_owned(), why },
+            None => SeenError::Kubeconfig { path: path.to_owned(), source: Box::new(source) },
+        };
+        let file = there.try_fold(Kubeconfig::default(), |all, path| {
+            let one = Kubeconfig::read_from(path).map_err(|source| broken(path, source))?;
+            all.merge(one).map_err(|source| broken(first, source))
+        })?;
         let options =
             KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let mut config = Config::from_custom_kubeconfig(file, &options).await.map_err(broken)?;
+        let mut config = Config::from_custom_kubeconfig(file, &options)
+            .await
+            .map_err(|source| broken(first, source))?;
         config.connect_timeout = Some(TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         config.write_timeout = Some(TIMEOUT);

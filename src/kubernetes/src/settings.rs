@@ -77,12 +77,9 @@ impl Settings {
     pub(crate) async fn connect(&self) -> Result<Client, Error> {
         let mut config = match &self.source {
             Source::Kubeconfig(path) => {
-                let broken = |source| match source {
-                    KubeconfigError::Parse(error) => Error::KubeconfigText {
-                        path: path.clone(),
-                        why: error.without_snippet().to_string(),
-                    },
-                    source => Error::Kubeconfig { path: path.clone(), source: Box::new(source) },
+                let broken = |source| match unquoted(&source) {
+                    Some(why) => Error::KubeconfigText { path: path.clone(), why },
+                    None => Error::Kubeconfig { path: path.clone(), source: Box::new(source) },
                 };
                 let file = Kubeconfig::read_from(path).map_err(broken)?;
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -103,6 +100,13 @@ impl Settings {
         Client::try_from(config)
             .map_err(|source| Error::Client { server, source: Box::new(source) })
     }
+}
+
+/// Why a kubeconfig is no YAML of one, and where. Its lines are not quoted: its credentials are
+/// among them. `None` where the error quotes none.
+pub(crate) fn unquoted(error: &KubeconfigError) -> Option<String> {
+    let KubeconfigError::Parse(error) = error else { return None };
+    Some(error.without_snippet().to_string())
 }
 
 #[cfg(test)]

@@ -1,20 +1,10 @@
-//! Whether a ResourceSlice is as it was wanted, though the API server writes it in its own way; and
-//! its name. Pure; `slices` does it.
-//!
-//! An API server sets the time of a taint, leaves out what is empty, and writes 1024Mi as 1Gi. None
-//! of that is another slice. Everything else in it that was not wanted is somebody's: a field that
-//! nobody here knows may keep a card's claims waiting for ever (`bindingConditions`). Fields that a
-//! newer server adds by itself are told from those by what it answers to a write (`slices`).
+//! A ResourceSlice's name, and what of it an API server has not kept. Pure; `slices` does it.
 
 use mpsgate_model::parse_nanos;
 use serde_json::Value;
 
 /// The longest name of an object (kubernetes `IsDNS1123Subdomain`).
 const LONGEST_NAME: usize = 253;
-/// Switches of a slice and a device that are off where they are `false`, as where they are left out
-/// (k8s.io/api resource/v1). That of an attribute is a value.
-const OFF: [&str; 3] = ["allNodes", "bindsToNode", "perDeviceNodeSelection"];
-
 /// The name of this node's slice: the same after each start, so that there never are two.
 pub(crate) fn name(node: &str, driver: &str) -> String {
     let end = format!("-{driver}");
@@ -31,87 +21,66 @@ pub(crate) fn name(node: &str, driver: &str) -> String {
     format!("{}{end}", kept.trim_end_matches(['.', '-']))
 }
 
-/// Where `shown` is not as `wanted`, as a path; `None` where it is.
-pub(crate) fn difference(shown: &Value, wanted: &Value) -> Option<String> {
-    missing(shown, wanted).or_else(|| added(shown, wanted, ""))
+/// What of a written slice an API server has not kept.
+pub(crate) struct Lack {
+    /// It cannot say that a card is shared.
+    pub(crate) whole_cards: bool,
+    /// In words, with what to do.
+    pub(crate) line: String,
 }
 
-/// Where `shown` has not what is wanted, whatever it has beside.
-pub(crate) fn missing(shown: &Value, wanted: &Value) -> Option<String> {
-    differs(shown, wanted, "", false)
-}
-
-/// Where `shown` has what was not wanted. Lists of other lengths are for [`missing`].
-fn added(shown: &Value, wanted: &Value, at: &str) -> Option<String> {
-    match (shown, wanted) {
-        (Value::Object(shown), Value::Object(wanted)) => shown.iter().find_map(|(key, value)| {
-            let here = format!("{at}.{key}");
-            match wanted.get(key) {
-                Some(wanted) => added(value, wanted, &here),
-                None if is_servers(at, key) || says_nothing(key, value) => None,
-                None => Some(here.trim_start_matches('.').to_owned()),
-            }
-        }),
-        (Value::Array(shown), Value::Array(wanted)) => {
-            let mut pairs = shown.iter().zip(wanted).enumerate();
-            pairs
-                .find_map(|(index, (shown, wanted))| added(shown, wanted, &format!("{at}.{index}")))
-        }
-        _ => None,
+impl Lack {
+    /// `None` where all is there, whatever there is beside it.
+    pub(crate) fn find(kept: &Value, written: &Value) -> Option<Self> {
+        let at = missing(kept, written, "")?;
+        let devices = |spec: &Value| spec["devices"].as_array().cloned().unwrap_or_default();
+        // Both fields are of that gate (`dropDisabledDRAConsumableCapacityFields`).
+        let lacks = |(written, kept): &(Value, Value)| {
+            let shares = |device: &Value| device["allowMultipleAllocations"] == true;
+            let policies = |device: &Value| {
+                let all = device["capacity"].as_object().into_iter().flatten();
+                all.filter(|(_, one)| !one["requestPolicy"].is_null()).count()
+            };
+            (shares(written) && !shares(kept)) || policies(kept) < policies(written)
+        };
+        let whole_cards = devices(written).into_iter().zip(devices(kept)).any(|both| lacks(&both));
+        let hint = if whole_cards {
+            "the feature gate DRAConsumableCapacity is off: on by default from Kubernetes 1.36; no \
+             ResourceSlice is published, as it would hand out whole cards"
+        } else if at.contains(".taints") {
+            "the feature gate DRADeviceTaints is off: on by default from Kubernetes 1.36; until \
+             then claims can be allocated on sick cards, and are refused on the node"
+        } else {
+            "look for an admission webhook that changes ResourceSlices, or a feature gate that is \
+             off"
+        };
+        let at = at.trim_start_matches('.');
+        let line = format!("the API server does not keep {at} of the ResourceSlice; {hint}");
+        Some(Self { whole_cards, line })
     }
 }
 
-fn differs(shown: &Value, wanted: &Value, at: &str, quantities: bool) -> Option<String> {
-    let here = || Some(at.trim_start_matches('.').to_owned());
-    match wanted {
-        Value::Object(wanted) => {
-            let of = |key: &str| shown.get(key).unwrap_or(&Value::Null);
-            let mut all = wanted.iter().filter(|(key, _)| !is_servers(at, key));
-            all.find_map(|(key, value)| {
-                let quantities = quantities || key == "capacity";
-                differs(of(key), value, &format!("{at}.{key}"), quantities)
-            })
+/// Where `kept` has not what was written, as a path. 1024Mi is kept as 1Gi, and what is empty is
+/// left out.
+fn missing(kept: &Value, written: &Value, at: &str) -> Option<String> {
+    let below = |kept: &Value, (key, value): (&dyn std::fmt::Display, &Value)| {
+        missing(kept, value, &format!("{at}.{key}"))
+    };
+    match (kept, written) {
+        (kept, Value::Object(all)) => all
+            .iter()
+            .find_map(|(key, value)| below(kept.get(key).unwrap_or(&Value::Null), (key, value))),
+        (Value::Array(kept), Value::Array(all)) if kept.len() == all.len() => {
+            let mut pairs = kept.iter().zip(all).enumerate();
+            pairs.find_map(|(index, (kept, value))| below(kept, (&index, value)))
         }
-        Value::Array(wanted) => {
-            let shown = shown.as_array().map(Vec::as_slice).unwrap_or_default();
-            if shown.len() != wanted.len() {
-                return here();
-            }
-            let mut pairs = shown.iter().zip(wanted).enumerate();
-            pairs.find_map(|(index, (shown, wanted))| {
-                differs(shown, wanted, &format!("{at}.{index}"), quantities)
-            })
+        (Value::Null, Value::Array(all)) if all.is_empty() => None,
+        (Value::String(kept), Value::String(written)) if at.contains(".capacity.") => {
+            let nanos = parse_nanos(written);
+            (kept != written && (nanos.is_none() || nanos != parse_nanos(kept)))
+                .then(|| at.to_owned())
         }
-        wanted if wanted == shown => None,
-        wanted => match (nanos(wanted), nanos(shown)) {
-            (Some(wanted), Some(shown)) if quantities && wanted == shown => None,
-            _ => here(),
-        },
-    }
-}
-
-/// The generation is set when it is written, and the time of a taint by the API server. An
-/// attribute or a capacity may have that name, too.
-fn is_servers(at: &str, key: &str) -> bool {
-    (key == "timeAdded" && at.contains(".taints.")) || (at == ".pool" && key == "generation")
-}
-
-fn says_nothing(key: &str, value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(all) => all.is_empty(),
-        Value::Array(all) => all.is_empty(),
-        Value::Bool(false) => OFF.contains(&key),
-        _ => false,
-    }
-}
-
-/// What a quantity comes to, as text or as a number.
-fn nanos(value: &Value) -> Option<i128> {
-    match value {
-        Value::String(text) => parse_nanos(text),
-        Value::Number(number) => parse_nanos(&number.to_string()),
-        _ => None,
+        (kept, written) => (kept != written).then(|| at.to_owned()),
     }
 }
 
@@ -167,124 +136,87 @@ mod tests {
         spec
     }
 
+    fn lack(kept: &Value, written: &Value) -> Option<String> {
+        missing(kept, written, "").map(|at| at.trim_start_matches('.').to_owned())
+    }
+
     #[test]
-    fn what_an_api_server_writes_in_its_own_way_is_the_same_slice() {
+    fn what_an_api_server_writes_in_its_own_way_or_adds_is_no_lack() {
         let memory = "/devices/0/capacity/memory";
-        for same in [
-            with("/pool/generation", json!(7)),
+        for kept in [
             with(&format!("{memory}/value"), json!("15Gi")),
             with(&format!("{memory}/requestPolicy/default"), json!("16106127360")),
             with("/devices/0/taints/0/timeAdded", json!("2026-01-31T12:00:00Z")),
             with("/devices/0/bindsToNode", json!(false)),
-            with("/devices/0/allNodes", json!(false)),
-            with("/devices/0/bindingConditions", json!([])),
+            with("/devices/0/bindingConditions", json!(["never"])),
             with("/devices/0/nodeSelector", json!({})),
+            with("/devices/0/attributes/mine", json!({"bool": true})),
+            with("/devices/0/capacity/more", json!({"value": "1"})),
             with("/perDeviceNodeSelection", json!(null)),
-            with("/perDeviceNodeSelection", json!(false)),
+            with("/pool/ofAYoungerRelease", json!("x")),
         ] {
-            assert_eq!(difference(&same, &spec()), None, "{same}");
-            assert_eq!(missing(&same, &spec()), None, "{same}");
+            assert_eq!(lack(&kept, &spec()), None, "{kept}");
         }
         // What is empty is left out.
         let mut bare = spec();
         bare["devices"][0].as_object_mut().expect("a device").remove("taints");
-        assert_eq!(difference(&bare, &with("/devices/0/taints", json!([]))), None);
+        let mut empty = spec();
+        empty["devices"][0]["taints"] = json!([]);
+        assert_eq!(lack(&bare, &empty), None);
     }
 
     #[test]
-    fn every_other_difference_is_one_and_says_where() {
-        for (pointer, value, place) in [
+    fn what_is_not_kept_is_told_with_its_place_and_what_to_do() {
+        let of = |kept: &Value| Lack::find(kept, &spec()).map(|lack| (lack.whole_cards, lack.line));
+        for (pointer, value, place, whole_cards, hint) in [
             (
                 "/devices/0/allowMultipleAllocations",
                 json!(null),
                 "devices.0.allowMultipleAllocations",
+                true,
+                "DRAConsumableCapacity",
             ),
-            ("/devices/0/capacity/memory/value", json!("16Gi"), "devices.0.capacity.memory.value"),
             (
                 "/devices/0/capacity/memory/requestPolicy",
                 json!(null),
                 "devices.0.capacity.memory.requestPolicy",
+                true,
+                "DRAConsumableCapacity",
             ),
-            ("/devices/0/capacity/more", json!({"value": "1"}), "devices.0.capacity.more"),
-            ("/devices/0/attributes/mine", json!({"bool": true}), "devices.0.attributes.mine"),
             (
-                "/devices/0/attributes/uuid",
-                json!({"string": "GPU-2"}),
-                "devices.0.attributes.uuid.string",
+                "/devices/0/capacity/memory/value",
+                json!("16Gi"),
+                "devices.0.capacity.memory.value",
+                false,
+                "webhook",
             ),
-            ("/devices/0/taints", json!([]), "devices.0.taints"),
+            (
+                "/devices/0/attributes/uuid/string",
+                json!("GPU-2"),
+                "devices.0.attributes.uuid.string",
+                false,
+                "webhook",
+            ),
+            ("/devices/0/taints", json!(null), "devices.0.taints", false, "DRADeviceTaints"),
             (
                 "/devices/0/taints/1",
                 json!({"key": "x", "effect": "NoSchedule"}),
                 "devices.0.taints",
+                false,
+                "DRADeviceTaints",
             ),
-            ("/devices/1", json!({"name": "gpu-9"}), "devices"),
-            ("/pool/resourceSliceCount", json!(2), "pool.resourceSliceCount"),
+            ("/devices/1", json!({"name": "gpu-9"}), "devices", false, "webhook"),
+            ("/pool/generation", json!(7), "pool.generation", false, "webhook"),
+            ("/pool/resourceSliceCount", json!(2), "pool.resourceSliceCount", false, "webhook"),
         ] {
-            let found = difference(&with(pointer, value.clone()), &spec());
-            assert!(found.is_some_and(|at| at.starts_with(place)), "{pointer} {value}");
+            let (whole, line) = of(&with(pointer, value)).expect("a lack");
+            let begin = format!("the API server does not keep {place}");
+            assert!(line.starts_with(&begin) && line.contains(hint), "{pointer}: {line}");
+            assert_eq!(whole, whole_cards, "{pointer}");
         }
-        // A taint that nobody wants any more.
-        let mut healthy = spec();
-        healthy["devices"][0].as_object_mut().expect("a device").remove("taints");
-        assert_eq!(difference(&spec(), &healthy).as_deref(), Some("devices.0.taints"));
-    }
-
-    /// Each as somebody may write it who may write slices.
-    #[test]
-    fn what_was_not_wanted_is_a_difference_wherever_it_stands_and_nothing_is_missing() {
-        for (pointer, value, place) in [
-            ("/sharedCounters", json!([{"name": "c"}]), "sharedCounters"),
-            ("/allNodes", json!(true), "allNodes"),
-            ("/perDeviceNodeSelection", json!(true), "perDeviceNodeSelection"),
-            ("/nodeSelector", json!({"nodeSelectorTerms": []}), "nodeSelector"),
-            ("/pool/ofAYoungerRelease", json!("x"), "pool.ofAYoungerRelease"),
-            ("/devices/0/bindingConditions", json!(["never"]), "devices.0.bindingConditions"),
-            (
-                "/devices/0/bindingFailureConditions",
-                json!(["x"]),
-                "devices.0.bindingFailureConditions",
-            ),
-            ("/devices/0/bindsToNode", json!(true), "devices.0.bindsToNode"),
-            ("/devices/0/nodeName", json!("other"), "devices.0.nodeName"),
-            ("/devices/0/allNodes", json!(true), "devices.0.allNodes"),
-            (
-                "/devices/0/consumesCounters",
-                json!([{"counterSet": "c"}]),
-                "devices.0.consumesCounters",
-            ),
-            ("/devices/0/attributes/mine", json!({"bool": false}), "devices.0.attributes.mine"),
-            ("/devices/0/attributes/uuid/bool", json!(false), "devices.0.attributes.uuid.bool"),
-            (
-                "/devices/0/attributes/timeAdded",
-                json!({"bool": true}),
-                "devices.0.attributes.timeAdded",
-            ),
-            ("/devices/0/generation", json!(7), "devices.0.generation"),
-            (
-                "/devices/0/capacity/memory/requestPolicy/validRange/max",
-                json!("15Gi"),
-                "devices.0.capacity.memory.requestPolicy.validRange.max",
-            ),
-            (
-                "/devices/0/capacity/memory/requestPolicy/validValues",
-                json!(["15Gi"]),
-                "devices.0.capacity.memory.requestPolicy.validValues",
-            ),
-            ("/devices/0/taints/0/value", json!("x"), "devices.0.taints.0.value"),
-        ] {
-            let shown = with(pointer, value);
-            assert_eq!(difference(&shown, &spec()).as_deref(), Some(place), "{shown}");
-            assert_eq!(missing(&shown, &spec()), None, "{shown}");
-        }
-    }
-
-    #[test]
-    fn quantities_are_numbers_and_attributes_are_not() {
-        assert_eq!(nanos(&json!(5)), nanos(&json!("5")));
-        assert_eq!(nanos(&json!("one")), None);
+        // An attribute is no quantity.
         let of = |text: &str| json!({"attributes": {"x": {"string": text}}});
-        assert!(difference(&of("1Gi"), &of("1024Mi")).is_some());
+        assert_eq!(lack(&of("1Gi"), &of("1024Mi")).as_deref(), Some("attributes.x.string"));
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //!                                                ├─► next(): delete a left-over, make, change, or nothing
 //!  Wanted ───────────────────────────────────────┘     at most once a second, later after a failure
 //! ```
-//! What is compared is what the watch shows, so what somebody edits or deletes by hand is put back.
-//! As kubelet's helper for drivers does it (`k8s.io/dynamic-resource-allocation/resourceslice`):
-//! selectors, owner, left-overs first, and a field that the API server drops ends the writing.
+//! Whether a slice is as it is wanted, the API server says: it is asked what it would make of it (a
+//! dry run), and that is compared with what the watch shows. Nothing is asked while the slice has
+//! the version of that answer, so what somebody edits or deletes by hand is put back. As kubelet's
+//! helper for drivers does it (`k8s.io/dynamic-resource-allocation/resourceslice`): selectors,
+//! owner, left-overs first, and a field that the API server drops ends the writing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,21 +20,21 @@ use std::time::Duration;
 use k8s_openapi::api::resource::v1::ResourceSliceSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::watcher::Event;
 use mpsgate_model::DRIVER;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::follow::{Pause, Told, follow_at};
+use crate::cluster::{named, relay};
+use crate::follow::{Pause, follow_at};
 use crate::listen::Lists;
 use crate::node_task::MANAGER;
 use crate::objects::Objects;
 use crate::read::Found;
-use crate::requests::Requests;
-use crate::slice_spec::{difference, keep_times, missing, name};
+use crate::requests::{Requests, unless_gone};
+use crate::slice_spec::{Lack, keep_times, name};
 use crate::wire::{KeptMeta, WireNode, WireSlice};
-use crate::{Error, Settings, State};
+use crate::{Change, Error, Settings, State};
 
 /// At most one write in this time, however often the cards change.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
@@ -89,8 +91,8 @@ pub fn resource_slices(
             // `pkg/registry/resource/resourceslice`), and which its node authorizer asks of a
             // kubelet.
             let fields = format!("spec.driver={DRIVER},spec.nodeName={}", settings.node);
-            let mut listed = BTreeMap::new();
-            let told = |told| tell(&publish, &own, &what, &mut listed, told);
+            let of = |found: Found<WireSlice>| found.ok();
+            let told = relay(of, named, |change| tell(&publish, &own, &what, change));
             let all = Objects::<WireSlice>::all;
             follow_at(&settings, Lists::Cached, &what, &fields, all, told).await
         };
@@ -103,44 +105,34 @@ pub fn resource_slices(
     (receive, future)
 }
 
-/// The time until the next attempt, where it is not as after other failures.
+/// The time until the next attempt, where it is not as after other failures. One that cannot be
+/// read is somebody's, who has to take it away.
 fn tell(
     publish: &watch::Sender<Arc<Slices>>,
     own: &str,
     what: &str,
-    listed: &mut BTreeMap<String, WireSlice>,
-    told: Told<WireSlice>,
+    change: Change<WireSlice>,
 ) -> Option<Duration> {
-    let named = |slice: &WireSlice| slice.metadata.name.clone().unwrap_or_default();
+    let by_name = |slice: WireSlice| (slice.metadata.name.clone().unwrap_or_default(), slice);
     let mut again = None;
     publish.send_modify(|slices| {
         let slices = Arc::make_mut(slices);
-        match told {
-            Told::Kube(Event::Init) => listed.clear(),
-            Told::Kube(Event::InitApply(Ok(slice))) => {
-                listed.insert(named(&slice), slice);
-            }
-            // It is somebody's, who has to take it away.
-            Told::Kube(Event::InitApply(Err(_))) | Told::LeftOut(_) => {}
-            Told::Kube(Event::InitDone) => {
-                slices.held = std::mem::take(listed);
+        match change {
+            Change::Listing | Change::LeftOut(_) => return,
+            Change::Listed(all) => {
+                slices.held = all.into_iter().map(by_name).collect();
                 slices.heard();
             }
-            Told::Kube(Event::Apply(Ok(slice))) => {
-                slices.held.insert(named(&slice), slice);
+            Change::Put(slice) => {
+                slices.held.extend([by_name(slice)]);
                 slices.heard();
             }
-            Told::Kube(Event::Apply(Err(unread))) => {
-                slices.held.remove(unread.meta.name.as_deref().unwrap_or_default());
-                slices.heard();
-            }
-            Told::Kube(Event::Delete(found)) => {
-                let gone = found.map_or_else(|one| one.meta.name, |slice| slice.metadata.name);
-                slices.held.remove(&gone.unwrap_or_default());
+            Change::Gone(name) => {
+                slices.held.remove(&name);
                 slices.heard();
             }
             // A list of none is no 404.
-            Told::Lost(error) if error.status() == Some(404) => {
+            Change::Lost(error) if error.status() == Some(404) => {
                 let error = Error::NotServed { what: format!("watch {what}") };
                 if slices.served != Some(false) {
                     let (error, hint) = (error.line(), error.hint());
@@ -151,7 +143,7 @@ fn tell(
                 slices.state.fail(&error);
                 again = Some(AGAIN);
             }
-            Told::Lost(error) => slices.state.fail(&error),
+            Change::Lost(error) => slices.state.fail(&error),
         }
         slices.show(own);
     });
@@ -177,68 +169,19 @@ fn generation(slice: &WireSlice) -> i64 {
     slice.spec["pool"]["generation"].as_i64().unwrap_or_default()
 }
 
-/// What is written next.
-#[derive(Debug, Clone, PartialEq)]
+/// What is done next.
 enum Step {
-    Make(Value),
-    /// Of the slice as it is held, what it shall be.
-    Change(Box<KeptMeta>, Value),
+    /// Make of the slice as it is held, if it is, one with this spec and this generation.
+    Write { held: Option<Box<WireSlice>>, spec: Value, generation: i64 },
     /// The name and the uid.
     Delete(String, Option<String>),
 }
 
-/// What became of it.
-enum Done {
-    Deleted,
-    /// All that was written was kept.
-    Kept,
-    Otherwise(Otherwise),
-}
-
-/// An API server that does not keep what is written, or that adds to it: fields that a newer one
-/// sets by itself. What somebody adds afterwards is not in its answer.
-#[derive(Debug, Clone)]
-struct Otherwise {
-    /// What was written.
-    written: Value,
-    /// What was kept.
-    kept: Value,
-    /// It cannot say that a card is shared.
-    whole_cards: bool,
-    /// In words, where something was not kept.
-    line: Option<String>,
-}
-
-impl Otherwise {
-    /// How what was kept differs from `written`; `None` where it does not.
-    fn find(kept: &Value, written: &Value) -> Option<Self> {
-        difference(kept, written)?;
-        let at = missing(kept, written);
-        let devices = |spec: &Value| spec["devices"].as_array().cloned().unwrap_or_default();
-        // Both fields are of that gate (`dropDisabledDRAConsumableCapacityFields`).
-        let lacks = |(written, kept): &(Value, Value)| {
-            let shares = |device: &Value| device["allowMultipleAllocations"] == true;
-            let policies = |device: &Value| {
-                let all = device["capacity"].as_object().into_iter().flatten();
-                all.filter(|(_, one)| !one["requestPolicy"].is_null()).count()
-            };
-            (shares(written) && !shares(kept)) || policies(kept) < policies(written)
-        };
-        let whole_cards = devices(written).into_iter().zip(devices(kept)).any(|both| lacks(&both));
-        let hint = if whole_cards {
-            "the feature gate DRAConsumableCapacity is off: on by default from Kubernetes 1.36; no \
-             ResourceSlice is published, as it would hand out whole cards"
-        } else if at.as_ref().is_some_and(|at| at.contains(".taints")) {
-            "the feature gate DRADeviceTaints is off: on by default from Kubernetes 1.36; until \
-             then claims can be allocated on sick cards, and are refused on the node"
-        } else {
-            "look for an admission webhook that changes ResourceSlices, or a feature gate that is \
-             off"
-        };
-        let line =
-            at.map(|at| format!("the API server does not keep {at} of the ResourceSlice; {hint}"));
-        Some(Self { written: written.clone(), kept: kept.clone(), whole_cards, line })
-    }
+/// What the API server has made of what was wanted.
+struct Done {
+    /// The version of its slice; none where there is no slice.
+    version: Option<String>,
+    lack: Option<Lack>,
 }
 
 struct Writer<'a> {
@@ -246,7 +189,8 @@ struct Writer<'a> {
     own: &'a str,
     requests: Requests,
     pause: Pause,
-    otherwise: Option<Otherwise>,
+    /// What was wanted when the slice was written or found right, and what came of it.
+    last: Option<(Value, Done)>,
     /// Until then nothing is made.
     not_before: Option<Instant>,
     /// The last write met a conflict.
@@ -261,7 +205,7 @@ impl<'a> Writer<'a> {
             own,
             requests,
             pause: Pause::default(),
-            otherwise: None,
+            last: None,
             not_before: None,
             met: false,
         }
@@ -285,8 +229,7 @@ impl<'a> Writer<'a> {
             };
             let Some(step) = step else {
                 if slices.state.is_current() {
-                    let line = spec.flatten().and_then(|wanted| self.settle(&slices, &wanted));
-                    self.say(publish, line);
+                    self.say(publish, spec.flatten().and_then(|_| self.line()));
                 }
                 let later = async {
                     match self.not_before.filter(|at| *at > Instant::now()) {
@@ -308,7 +251,11 @@ impl<'a> Writer<'a> {
                 Ok(done) => {
                     self.pause.worked();
                     self.met = false;
-                    self.took(done);
+                    if let (Some(done), Some(wanted)) = (done, spec.flatten()) {
+                        let whole_cards = done.lack.as_ref().is_some_and(|lack| lack.whole_cards);
+                        self.not_before = whole_cards.then(|| Instant::now() + AGAIN);
+                        self.last = Some((wanted, done));
+                    }
                     self.say(publish, self.line());
                     // The watch shows it meanwhile.
                     tokio::time::sleep(BETWEEN_WRITES).await;
@@ -351,99 +298,78 @@ impl<'a> Writer<'a> {
             return Some(delete(other));
         }
         let mut spec = wanted.clone();
-        spec["pool"]["generation"] = slices.highest.saturating_add(1).into();
+        let generation = slices.highest.saturating_add(1);
         let waits = self.not_before.is_some_and(|at| at > Instant::now());
         let Some((name, held)) = slices.held.get_key_value(self.own) else {
-            return (!waits).then_some(Step::Make(spec));
+            return (!waits).then_some(Step::Write { held: None, spec, generation });
         };
-        let is_settled = self.otherwise.as_ref().is_some_and(|one| {
-            !one.whole_cards
-                && difference(wanted, &one.written).is_none()
-                && difference(&one.written, wanted).is_none()
-                && difference(&held.spec, &one.kept).is_none()
-        });
-        let mut owners = held.metadata.owner_references.iter().flatten();
-        let is_owned = owners.any(|owner| self.is_owner(owner));
-        match difference(&held.spec, wanted) {
-            Some(_) if is_settled && is_owned => None,
-            None if is_owned => None,
-            // A server that hands out whole cards is not asked to change that.
-            Some(_) if waits => Some(delete((name, held))),
-            // The name of a pool cannot change.
-            Some(_) if held.spec["pool"]["name"] != spec["pool"]["name"] => {
-                Some(delete((name, held)))
-            }
-            _ => {
-                keep_times(&mut spec, &held.spec);
-                Some(Step::Change(Box::new(held.metadata.clone()), spec))
-            }
+        let version = held.metadata.resource_version.as_ref();
+        let is_settled = |(asked, done): &(Value, Done)| {
+            asked == wanted && version.is_some() && done.version.as_ref() == version
+        };
+        if self.last.as_ref().is_some_and(is_settled) {
+            return None;
         }
+        // A server that hands out whole cards is not asked to change that, and the name of a pool
+        // cannot change.
+        if waits || held.spec["pool"]["name"] != spec["pool"]["name"] {
+            return Some(delete((name, held)));
+        }
+        keep_times(&mut spec, &held.spec);
+        Some(Step::Write { held: Some(Box::new(held.clone())), spec, generation })
     }
 
-    async fn write(&self, step: Step) -> Result<Done, Error> {
-        match step {
-            Step::Delete(name, uid) => self.delete(&name, uid).await.map(|()| Done::Deleted),
-            Step::Make(spec) => {
-                let metadata = KeptMeta {
-                    name: Some(self.own.to_owned()),
-                    owner_references: Some(vec![self.owner().await?]),
-                    ..KeptMeta::default()
-                };
-                let slice = whole(metadata, spec);
-                // Asked first what would be kept: else a slice that says nothing of sharing would
-                // be there, if only for a moment.
-                let dry = self.make(&slice, true).await?;
-                let otherwise = Otherwise::find(&dry.spec, &slice.spec);
-                if let Some(otherwise) = otherwise.filter(|one| one.whole_cards) {
-                    return Ok(Done::Otherwise(otherwise));
-                }
-                self.written(self.make(&slice, false).await?, &slice.spec).await
+    /// `None` where something was deleted.
+    async fn write(&self, step: Step) -> Result<Option<Done>, Error> {
+        let (held, spec, generation) = match step {
+            Step::Delete(name, uid) => return self.delete(&name, uid).await.map(|()| None),
+            Step::Write { held, spec, generation } => (held, spec, generation),
+        };
+        let mut slice = WireSlice {
+            api_version: "resource.k8s.io/v1".to_owned(),
+            kind: "ResourceSlice".to_owned(),
+            metadata: held.as_ref().map_or_else(KeptMeta::default, |held| held.metadata.clone()),
+            spec,
+        };
+        slice.metadata.name = Some(self.own.to_owned());
+        let owners = slice.metadata.owner_references.get_or_insert_default();
+        let is_owned = owners.iter().any(|owner| self.is_owner(owner));
+        if !is_owned {
+            owners.retain(|owner| owner.kind != "Node" || owner.name != self.node);
+            // Only one owner controls.
+            owners.iter_mut().for_each(|owner| owner.controller = None);
+            owners.push(self.owner().await?);
+        }
+        let before = held.as_ref().map(|held| held.spec["pool"]["generation"].clone());
+        slice.spec["pool"]["generation"] = before.unwrap_or_else(|| generation.into());
+        let mut is_there = held.is_some();
+        let dry = self.send(is_there, &slice, true).await?;
+        let mut lack = Lack::find(&dry.spec, &slice.spec);
+        let hands_out_whole_cards =
+            |lack: &Option<Lack>| lack.as_ref().is_some_and(|lack| lack.whole_cards);
+        // Else a slice that says nothing of sharing would be there, if only for a moment.
+        if !hands_out_whole_cards(&lack) {
+            if held.is_some_and(|held| is_owned && held.spec == dry.spec) {
+                return Ok(Some(Done { version: slice.metadata.resource_version, lack }));
             }
-            Step::Change(mut metadata, spec) => {
-                let owners = metadata.owner_references.get_or_insert_default();
-                if !owners.iter().any(|owner| self.is_owner(owner)) {
-                    owners.retain(|owner| owner.kind != "Node" || owner.name != self.node);
-                    // Only one owner controls.
-                    owners.iter_mut().for_each(|owner| owner.controller = None);
-                    owners.push(self.owner().await?);
-                }
-                let slice = whole(*metadata, spec);
-                self.written(self.change(&slice).await?, &slice.spec).await
+            slice.spec["pool"]["generation"] = generation.into();
+            let there = self.send(is_there, &slice, false).await?;
+            lack = Lack::find(&there.spec, &slice.spec);
+            slice.metadata = there.metadata;
+            if !hands_out_whole_cards(&lack) {
+                return Ok(Some(Done { version: slice.metadata.resource_version, lack }));
             }
+            // One of several API servers is older than the one that was asked before.
+            is_there = true;
         }
-    }
-
-    /// What is there, after a write.
-    async fn written(&self, there: WireSlice, spec: &Value) -> Result<Done, Error> {
-        let Some(otherwise) = Otherwise::find(&there.spec, spec) else { return Ok(Done::Kept) };
-        if otherwise.whole_cards {
-            self.delete(self.own, there.metadata.uid).await?;
+        if is_there {
+            self.delete(self.own, slice.metadata.uid).await?;
         }
-        Ok(Done::Otherwise(otherwise))
-    }
-
-    /// There is nothing to write: because it is as it was wanted, or because of what is said.
-    fn settle(&mut self, slices: &Slices, wanted: &Value) -> Option<String> {
-        let held = slices.held.get(self.own);
-        if held.is_some_and(|held| difference(&held.spec, wanted).is_none()) {
-            (self.otherwise, self.not_before) = (None, None);
-        }
-        self.line()
+        Ok(Some(Done { version: None, lack }))
     }
 
     fn line(&self) -> Option<String> {
-        self.otherwise.as_ref().and_then(|one| one.line.clone())
-    }
-
-    fn took(&mut self, done: Done) {
-        match done {
-            Done::Deleted => {}
-            Done::Kept => (self.otherwise, self.not_before) = (None, None),
-            Done::Otherwise(otherwise) => {
-                self.not_before = otherwise.whole_cards.then(|| Instant::now() + AGAIN);
-                self.otherwise = Some(otherwise);
-            }
-        }
+        self.last.as_ref().and_then(|(_, done)| done.lack.as_ref()).map(|lack| lack.line.clone())
     }
 
     /// Says it where it was not said yet.
@@ -485,20 +411,21 @@ impl<'a> Writer<'a> {
         })
     }
 
-    async fn make(&self, slice: &WireSlice, dry_run: bool) -> Result<WireSlice, Error> {
-        let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
-        let post =
-            |client| async move { Objects::<WireSlice>::all(client).create(&params, slice).await };
-        whole_one(self.requests.ask(format!("make ResourceSlice {}", self.own), post).await?)
-    }
-
-    /// Where nobody wrote since: its `resourceVersion` is part of it.
-    async fn change(&self, slice: &WireSlice) -> Result<WireSlice, Error> {
-        let params = PostParams { dry_run: false, field_manager: Some(MANAGER.to_owned()) };
-        let put = |client| async move {
-            Objects::<WireSlice>::all(client).replace(self.own, &params, slice).await
+    /// Makes the slice, or changes it where nobody wrote since: its `resourceVersion` is part of
+    /// it.
+    async fn send(&self, is_there: bool, slice: &WireSlice, dry: bool) -> Result<WireSlice, Error> {
+        let params = PostParams { dry_run: dry, field_manager: Some(MANAGER.to_owned()) };
+        let verb = if is_there { "change" } else { "make" };
+        let send = |client| async move {
+            let all = Objects::<WireSlice>::all(client);
+            if is_there {
+                all.replace(self.own, &params, slice).await
+            } else {
+                all.create(&params, slice).await
+            }
         };
-        whole_one(self.requests.ask(format!("change ResourceSlice {}", self.own), put).await?)
+        let found = self.requests.ask(format!("{verb} ResourceSlice {}", self.own), send).await?;
+        found.map_err(|unread| Error::from(&unread.left))
     }
 
     /// That of the uid; one that is gone already is well.
@@ -507,18 +434,6 @@ impl<'a> Writer<'a> {
         let params = DeleteParams { preconditions, ..DeleteParams::default() };
         let delete =
             |client| async move { Objects::<WireSlice>::all(client).delete(name, &params).await };
-        match self.requests.ask(format!("delete ResourceSlice {name}"), delete).await {
-            Err(error) if error.status() != Some(404) => Err(error),
-            _ => Ok(()),
-        }
+        unless_gone(self.requests.ask(format!("delete ResourceSlice {name}"), delete).await)
     }
-}
-
-fn whole_one(found: Found<WireSlice>) -> Result<WireSlice, Error> {
-    found.map_err(|unread| Error::from(&unread.left))
-}
-
-fn whole(metadata: KeptMeta, spec: Value) -> WireSlice {
-    let api_version = "resource.k8s.io/v1".to_owned();
-    WireSlice { api_version, kind: "ResourceSlice".to_owned(), metadata, spec }
 }

@@ -201,6 +201,23 @@ impl Object for WireNode {
     }
 }
 
+/// A node as a place for pods. To one that cannot be read none is sent, so nothing of it counts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct NodePlace(pub(crate) WireNode);
+
+impl Object for NodePlace {
+    const KIND: &'static str = WireNode::KIND;
+    const GROUP: &'static str = WireNode::GROUP;
+    const PLURAL: &'static str = WireNode::PLURAL;
+    fn name(&self) -> Option<&str> {
+        self.0.name()
+    }
+    fn version(&self) -> Option<&str> {
+        self.0.version()
+    }
+}
+
 /// What its spec says is compared, and not read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

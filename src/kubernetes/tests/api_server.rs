@@ -178,18 +178,8 @@ async fn make_odd_pod(admin: &Client) {
 fn report() -> NodeReport {
     NodeReport {
         cards: Some(vec![CardReport {
-            uuid: "GPU-1".to_owned(),
-            index: 0,
             name: "Tesla T4".to_owned(),
-            memory: Mib(15360),
-            local: Mib(0),
-            healthy: true,
-            uid: None,
-            one_uid: true,
-            max_clients: None,
-            held: std::collections::BTreeMap::new(),
-            guarantee: String::new(),
-            proof: String::new(),
+            ..CardReport::example("GPU-1", 0, Mib(15360))
         }]),
         ready: Some(ConditionReport {
             holds: Some(true),

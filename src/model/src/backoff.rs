@@ -1,8 +1,8 @@
-//! What fails is tried again, later each time.
+//! A back-off: what fails is tried again, later each time.
 
 use std::time::Duration;
 
-/// How long to wait: twice as long each time.
+/// A back-off: each pause is twice as long as the one before, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -11,22 +11,21 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// From `first` to `most`.
+    /// A back-off whose pauses grow from `first` to `most`.
     #[must_use]
     pub const fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, next: first }
     }
 
-    /// How long to wait this time.
+    /// Returns this pause; the next one is twice as long.
     pub fn pause(&mut self) -> Duration {
         let now = self.next;
         self.next = now.saturating_mul(2).min(self.most);
         now
     }
 
-    /// The same, where all was well for so long before. A failure counts as the first one only
-    /// where that was as long as the longest wait: what fails every half minute is to be tried less
-    /// and less often.
+    /// As [`Self::pause`], but starts over where all was well for at least the longest pause before
+    /// the failure. Something that fails every half minute is tried less and less often.
     pub fn pause_after(&mut self, well_for: Duration) -> Duration {
         if well_for >= self.most {
             self.restart();
@@ -34,7 +33,7 @@ impl Backoff {
         self.pause()
     }
 
-    /// The next wait is the first again.
+    /// Starts over: the next pause is the first again.
     pub fn restart(&mut self) {
         self.next = self.first;
     }

@@ -1,5 +1,7 @@
 //! A card as every program knows it.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::GpuUuid;
@@ -17,8 +19,56 @@ pub struct NodeCard {
     pub managed: bool,
 }
 
-/// Who may create contexts on a card: NVML's compute modes. A word is that of `nvidia-smi -c`; a
-/// lease has the name in small letters.
+/// Why a living control daemon does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WedgeCause {
+    /// The daemon was stopped (by SIGSTOP; a frozen cgroup shows as unknown).
+    Stopped,
+    /// Its log FIFO is full and not read: one malformed record ends the reading thread for good,
+    /// and after some hundred lines the daemon blocks in its own log (measured).
+    /// `MpsInstance::drain_log` of `mps` unblocks it.
+    LogBlocked,
+    /// The card's server, which the daemon waits for, was stopped.
+    ServerStopped {
+        /// The server's pid.
+        server: i32,
+    },
+    /// The cause is unknown: it waits for a process, or works.
+    Unknown,
+}
+
+impl WedgeCause {
+    /// Why the control daemon `pid` does not answer, as the end of a sentence that says that it
+    /// does not, and what to do.
+    #[must_use]
+    pub fn explain(&self, pid: impl fmt::Display) -> (String, String) {
+        const RESTART: &str = "once its containers have ended: mpsgate mps restart GPU";
+        match self {
+            Self::Stopped => (
+                format!(": somebody stopped it, pid {pid}"),
+                format!("let it go on: kill -CONT {pid}"),
+            ),
+            Self::ServerStopped { server } => (
+                format!(": somebody stopped its MPS server, pid {server}"),
+                format!("let it go on: kill -CONT {server}"),
+            ),
+            Self::LogBlocked => (
+                ": its log was full".to_owned(),
+                format!("systemctl restart mpsgated reads it; {RESTART}"),
+            ),
+            Self::Unknown => (
+                String::new(),
+                format!(
+                    "end what else on this node speaks with it, such as nvidia-cuda-mps-control in \
+                     a terminal; see what it does: cat /proc/{pid}/stack; {RESTART}"
+                ),
+            ),
+        }
+    }
+}
+
+/// NVML's compute modes: which processes may create contexts on a card. Its word is that of
+/// `nvidia-smi -c`; a lease has the name in small letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -26,9 +76,9 @@ pub enum ComputeMode {
     Default,
     /// Removed from CUDA; still a value that old settings may hold.
     ExclusiveThread,
-    /// Nobody.
+    /// No process.
     Prohibited,
-    /// One process: under MPS the server, so that nobody gets past it.
+    /// One process. Under MPS that is the server, so that no process bypasses it.
     ExclusiveProcess,
 }
 

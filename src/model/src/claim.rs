@@ -8,17 +8,17 @@ use crate::{ComputeShare, GpuUuid, Mib, Priority};
 
 /// The name of mpsgate's driver for Dynamic Resource Allocation.
 pub const DRIVER: &str = "mpsgate.io";
-/// As what the ledger counts memory of claims, beside kubelet's resources.
+/// The name under which the ledger counts memory of claims, beside kubelet's resources.
 pub const CLAIM: &str = "mpsgate.io/claim";
 
-/// Which ResourceClaim.
+/// The identity of a ResourceClaim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimName {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its uid: another claim of the same name has another one.
+    /// Its uid. A later claim of the same name has another uid.
     pub uid: String,
 }
 
@@ -57,19 +57,19 @@ pub struct PreparedClaim {
     pub claim: ClaimName,
     /// The uid of the one pod that it is reserved for.
     pub pod_uid: String,
-    /// A share for each of its requests that is ours.
+    /// One share for each of its requests that mpsgate's driver serves.
     pub shares: Vec<ClaimShare>,
 }
 
 impl PreparedClaim {
-    /// How the ledger knows one of its shares.
+    /// The key of one of its shares in the ledger.
     #[must_use]
     pub fn key(&self, share: &ClaimShare) -> ShareKey {
         ShareKey { claim_uid: self.claim.uid.clone(), request: share.request.clone() }
     }
 }
 
-/// Which share of which claim.
+/// The identity of a share: its claim, and the request in that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareKey {
     /// The claim's uid.

@@ -1,5 +1,5 @@
-//! What a cluster's nodes and pods say of GPU memory: read by the crate that talks to the API
-//! server, decided by in the one that places pods.
+//! What a cluster's nodes and pods report of GPU memory. The crate that talks to the API server
+//! reads it; the crate that places pods decides by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use crate::Mib;
 /// When a container of a pod runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Before the main ones, alone beside the sidecars that stand before it.
+    /// Before the main containers, beside the sidecars that come before it in the pod's list.
     Init,
-    /// An init container that goes on: beside all that come after it (Kubernetes 1.28:
-    /// `restartPolicy: Always`).
+    /// An init container that keeps running, beside all containers that come after it (Kubernetes
+    /// 1.28: `restartPolicy: Always`).
     Sidecar,
     /// Beside all main ones and all sidecars.
     Main,
 }
 
-/// How pods are laid over cards and nodes.
+/// How pods are distributed over cards and nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
     /// The fullest that has room.
@@ -50,7 +50,8 @@ pub struct CardReport {
     /// Memory that may be granted in all.
     #[serde(rename = "memory_mib")]
     pub memory: Mib,
-    /// Of that what local containers and claims hold: not for pods that ask by their limits.
+    /// The part of it that local containers and claims hold. Pods that ask by their limits cannot
+    /// have it.
     #[serde(rename = "local_mib")]
     pub local: Mib,
     /// Whether it takes new grants.
@@ -64,42 +65,64 @@ pub struct CardReport {
     /// Containers that it takes; any number where none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<u32>,
-    /// What pods hold of it now, by their uid: also one that the API server has no more.
+    /// What pods hold of it now, by their uid. It includes pods that the API server no longer has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<String, Mib>,
-    /// The level that a grant of it has under MPS, for people to read.
+    /// The guarantee level of a grant on it under MPS, for people to read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub guarantee: String,
-    /// What showed that here, or that nothing did.
+    /// What proved that level on this node, or that nothing did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub proof: String,
 }
 
-/// What was true of every card before the field was written.
+#[cfg(any(test, feature = "testing"))]
+impl CardReport {
+    /// A healthy card of a test that takes one uid, and of which nothing is held.
+    #[must_use]
+    pub fn example(uuid: impl Into<String>, index: u32, memory: Mib) -> Self {
+        Self {
+            uuid: uuid.into(),
+            index,
+            name: String::new(),
+            memory,
+            local: Mib(0),
+            healthy: true,
+            uid: None,
+            one_uid: true,
+            max_clients: None,
+            held: BTreeMap::new(),
+            guarantee: String::new(),
+            proof: String::new(),
+        }
+    }
+}
+
+/// The value for annotations of before the field existed: it was true of every card.
 fn yes() -> bool {
     true
 }
 
-/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the
+/// Which handlers of a node's engine lead through mpsgate. A handler in no list is one that the
 /// engine's settings do not name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandlerReport {
     /// The engine: `containerd`, `crio`, or both with a comma.
     #[serde(default)]
     pub engine: String,
-    /// What the lists rest on.
+    /// The source of the lists.
     #[serde(default)]
     pub by: By,
     /// The handler of pods without a RuntimeClass, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// Through mpsgate.
+    /// Handlers that lead through mpsgate.
     #[serde(default)]
     pub led: BTreeSet<String>,
-    /// Bypass it.
+    /// Handlers that bypass mpsgate.
     #[serde(default)]
     pub round: BTreeSet<String>,
-    /// Nobody knows, now.
+    /// Handlers of which this is not known now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unknown: BTreeSet<String>,
 }
@@ -112,31 +135,32 @@ impl HandlerReport {
     }
 }
 
-/// What the lists of a [`HandlerReport`] rest on.
+/// The source of the lists of a [`HandlerReport`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Nothing: the engine was not found, or not understood.
+    /// No source: the engine was not found, or its settings were not understood.
     #[default]
     Nobody,
-    /// Its files, as mpsgate reads them: flags of its command line may say something else.
+    /// The engine's files, as mpsgate reads them. Flags of its command line may override them.
     Files,
-    /// Its own reading of its settings.
+    /// The engine's own report of its settings.
     Engine,
 }
 
 // As the annotation has it.
 crate::words!(By: Nobody = "nobody", Files = "files", Engine = "engine");
 
-/// A node with cards of mpsgate's, as a pod chooses it and its RuntimeClass.
+/// A node with cards of mpsgate, as far as pods and RuntimeClasses select it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuNode {
     /// All its labels.
     pub labels: BTreeMap<String, String>,
-    /// A label switches it, which whoever administers the nodes writes, and mpsgated may not. Of
-    /// another one its own report alone says that mpsgate has cards there.
+    /// Whether a label selects its sharing mode. Only an administrator of the nodes writes that
+    /// label; mpsgated may not. On other nodes only the node's own report shows that mpsgate has
+    /// cards there.
     pub is_switched: bool,
-    /// What it says of its handlers; where nothing, why: "has no annotation".
+    /// Its report of its handlers, or why there is none: "has no annotation".
     pub handlers: Result<HandlerReport, String>,
 }
 
@@ -145,7 +169,7 @@ pub struct GpuNode {
 pub struct RuntimeClass {
     /// Its name.
     pub name: String,
-    /// The handler; empty where it names none, which an API server does not take.
+    /// The handler. It is empty where the object names none, which an API server does not accept.
     pub handler: String,
     /// Labels that it adds to a pod's `nodeSelector`. The tolerations that it adds are not read:
     /// taints and cordons come and go.

@@ -1,6 +1,6 @@
-//! A container's door to MPS, as mpsgated tells the gate of it: a file `<instance>.json`, while the
-//! directory `<instance>` is all that the container sees. The file is replaced by a rename, so that
-//! a reader sees all of one state.
+//! A container's door to MPS, as mpsgated describes it to the gate in a file `<instance>.json`. The
+//! directory `<instance>` is all that the container sees. A rename replaces the file, so that a
+//! reader always sees one whole state.
 
 use std::collections::BTreeMap;
 
@@ -42,23 +42,23 @@ pub struct Container {
     pub cgroup: Option<CgroupId>,
 }
 
-/// Why a client is ended. Never before its hello: a client that is closed before it goes on without
-/// MPS.
+/// Why the gate ends a client. It never closes a connection before the client's hello: such a
+/// client would continue without MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It said nothing, or only half, within its time.
+    /// It sent nothing, or only half a message, within its time.
     Silent,
-    /// What it said is not what CUDA clients say.
+    /// It sent something that CUDA clients do not send.
     Words,
-    /// It asked for something that is not a client's.
+    /// It sent a command that clients may not send.
     Word,
-    /// It is under a debugger, and the container may not be.
+    /// It is under a debugger, and the container may not be debugged.
     Debugger,
-    /// Another process than the one that connected spoke.
+    /// Another process than the one that connected sent the message.
     Sender,
-    /// It is in another container or in none, which ends it at once; or it has ended, or the kernel
-    /// does not say where it is.
+    /// It is in another container or in none, which ends it at once. Or it has ended, or the kernel
+    /// does not show where it is.
     Elsewhere,
     /// Its uid is not its grant's, and the card's server serves one uid.
     Uid,
@@ -68,7 +68,7 @@ pub enum Reason {
     Waited,
     /// Its container's other processes use all of the memory (`mps.processes`).
     Full,
-    /// It went on talking while it waited.
+    /// It sent more while it waited.
     Talks,
     /// Its container has ended.
     Ended,
@@ -81,41 +81,41 @@ crate::words!(Reason:
     Waited = "waited", Full = "full", Talks = "talks", Ended = "ended"
 );
 
-/// What became of the card's clients since the gate began.
+/// Counts of the card's clients since the gate began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
-    /// Handed over to their server.
+    /// Clients that were handed over to their server.
     pub handed_over: u64,
-    /// That have said their word and wait now.
+    /// Clients that have sent their request and wait now.
     pub waiting: u64,
-    /// Ended, by reason.
+    /// Clients that were ended, by reason.
     pub ended: BTreeMap<Reason, u64>,
 }
 
-/// What the gate says to mpsgated.
+/// A message of the gate to mpsgated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Question {
-    /// Where the control daemon is. Asked at the gate's start, and where the control daemon that it
+    /// Asks where the control daemon is: when the gate starts, and when the control daemon that it
     /// knows has ended.
     Daemon,
-    /// The next client that it hands over is this container's: the server's memory limit has to be
-    /// the container's by then.
+    /// Announces that the next client to be handed over is this container's. The server's memory
+    /// limit has to be the container's by then.
     Prepare {
-        /// Whose.
+        /// The container.
         instance: Instance,
-        /// The client's process. A gate that was started before an upgrade does not say it, and one
-        /// that has gone on after a downgrade leaves it out ([`Question::of_before`]).
+        /// The client's process. A gate that was started before an upgrade does not send it, and
+        /// one that kept running after a downgrade leaves it out ([`Question::of_before`]).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<ProcessId>,
     },
-    /// No client can be served. Said again and again while it is so; not answered.
+    /// Reports that no client can be served. It is repeated while that lasts, and not answered.
     Unserved {
         /// What the control daemon did.
         why: String,
     },
-    /// For operators; said every 5 s, not answered.
+    /// Counts for operators, sent every 5 s and not answered.
     Counts(Counts),
 }
 
@@ -123,18 +123,18 @@ pub enum Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prepared {
-    /// Hand the client over, before anything else is asked. With it comes a descriptor of the
-    /// directory in which the control daemon has its sockets: no path leads there, because it is
-    /// in the mount namespace of the control daemon.
+    /// Hand the client over, before any other question. With this answer comes a descriptor of the
+    /// directory in which the control daemon has its sockets. No path leads there, because it is in
+    /// the mount namespace of the control daemon.
     Ready,
-    /// It cannot be prepared now.
+    /// The client cannot be prepared now.
     Later,
     /// The container's other processes use all of its memory: end this one.
     Full,
 }
 
 impl Question {
-    /// Of a line.
+    /// Parses a line.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -142,8 +142,8 @@ impl Question {
         serde_json::from_slice(line)
     }
 
-    /// The same as an mpsgated of before understands it, which does not answer what it does not
-    /// know; `None` where there is nothing to leave out.
+    /// The same question for an older mpsgated, which does not answer questions that it does not
+    /// know. `None` where there is nothing to leave out.
     #[must_use]
     pub fn of_before(&self) -> Option<Self> {
         match self {
@@ -154,7 +154,7 @@ impl Question {
         }
     }
 
-    /// Its line, cut to what one may have.
+    /// Its line, cut to the allowed length.
     #[must_use]
     pub fn line(&self) -> Vec<u8> {
         let longest = LONGEST_LINE / 8;
@@ -168,7 +168,7 @@ impl Question {
 }
 
 impl Prepared {
-    /// Of a line.
+    /// Parses a line.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -183,7 +183,7 @@ impl Prepared {
     }
 }
 
-/// Values of text and numbers have a JSON form.
+/// Values of text and numbers always have a JSON form.
 fn line_of(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
@@ -197,7 +197,7 @@ struct File {
 }
 
 impl Container {
-    /// Of a file's bytes.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -220,7 +220,7 @@ pub fn file_name(instance: &Instance) -> String {
     format!("{}.json", instance.as_str())
 }
 
-/// Whose file it is; `None` for any other name.
+/// The instance that a file belongs to; `None` for a name that is not such a file's.
 #[must_use]
 pub fn instance_of(file: &str) -> Option<Instance> {
     Instance::parse(file.strip_suffix(".json")?).ok()
@@ -258,11 +258,11 @@ mod tests {
     fn a_question_and_its_answer_are_lines() {
         let instance = Instance::from_bytes([7; 16]);
         let client = ProcessId { pid: 7, start_time: 70 };
-        for (client, said) in
+        for (client, field) in
             [(None, ""), (Some(client), ",\"client\":{\"pid\":7,\"start_time\":70}")]
         {
             let prepare = Question::Prepare { instance: instance.clone(), client };
-            let line = format!("{{\"prepare\":{{\"instance\":\"{}\"{said}}}}}\n", "07".repeat(16));
+            let line = format!("{{\"prepare\":{{\"instance\":\"{}\"{field}}}}}\n", "07".repeat(16));
             assert_eq!(String::from_utf8(prepare.line()).unwrap(), line);
             assert_eq!(Question::read(&prepare.line()).unwrap(), prepare);
             let before = Question::Prepare { instance: instance.clone(), client: None };
@@ -288,9 +288,9 @@ mod tests {
             (Prepared::Later, "\"later\"\n"),
             (Prepared::Full, "\"full\"\n"),
         ];
-        for (told, line) in lines {
-            assert_eq!(told.line(), line.as_bytes());
-            assert_eq!(Prepared::read(&told.line()).unwrap(), told);
+        for (answer, line) in lines {
+            assert_eq!(answer.line(), line.as_bytes());
+            assert_eq!(Prepared::read(&answer.line()).unwrap(), answer);
         }
         let wrong = [r#"{"prepare":{"instance":"x"}}"#, r#"{"prepare":{}}"#, "\"quit\"", "", "{}"];
         assert!(wrong.iter().all(|line| Question::read(line.as_bytes()).is_err()));

@@ -7,27 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
 
-/// How firmly a grant's memory limit holds; a firmer one is greater.
+/// How firmly a grant's memory limit is enforced. A firmer level is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Guarantee {
-    /// Nothing does: the container shares its cards by agreement, without MPS. An mpsgate that does
-    /// not know the word refuses what holds it, and must: it would bring MPS up under these
+    /// Not at all: the container shares its cards by agreement, without MPS. An mpsgate that does
+    /// not know this word must refuse the ledger that has it: it would start MPS under these
     /// containers.
     None,
-    /// The MPS limit alone, which the client's own library keeps: per process, the lower one of its
-    /// variable and of what the server says. A client can drop it.
+    /// By the MPS limit alone, which the client's own library keeps: per process, the lower one of
+    /// its variable and of the server's limit. A client can drop it.
     Mps,
-    /// The same, and mpsgated ends a container whose processes take more in sum. Holds while the
-    /// watchdog sees the memory of the card's processes, so it is told by the moment and never
-    /// recorded. `mps+gate` was a level above it, for a server that holds a client by itself. No
-    /// driver's does, so what an older mpsgate wrote under that word means this one.
+    /// By the same, and mpsgated ends a container whose processes take more in sum. This holds only
+    /// while the watchdog sees the memory of the card's processes, so it is reported and never
+    /// recorded. `mps+gate` was a level above it, for a server that limits a client by itself. No
+    /// driver's does, so the word `mps+gate` of an older mpsgate means this level.
     #[serde(rename = "mps+watchdog", alias = "mps+gate")]
     MpsWatchdog,
-    /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever
-    /// they do with their environment (r615 and newer, cgroup v2). Told while it is seen to hold,
-    /// and never recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
+    /// By the driver, which limits the container's cgroup: all its processes in sum, whatever they
+    /// do with their environment (r615 and newer, cgroup v2). It is reported while it is seen to
+    /// hold, and never recorded here: see
+    /// [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
     Cgroup,
 }
 
@@ -35,7 +36,7 @@ crate::words!(Guarantee:
     None = "none", Mps = "mps", MpsWatchdog = "mps+watchdog", Cgroup = "cgroup",
 );
 
-/// One card of a grant, named in each way that an injection may need.
+/// One card of a grant, with each name that an injection may need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedCard {
     /// NVML's UUID.
@@ -57,19 +58,19 @@ pub struct DeviceNode {
     pub minor: u32,
 }
 
-/// Profilers and debuggers open it, CUDA does not: NVIDIA's own specifications leave it out where
+/// Profilers and debuggers open it, CUDA does not. NVIDIA's own specifications leave it out where
 /// the driver has not made it.
 pub const UVM_TOOLS: &str = "/dev/nvidia-uvm-tools";
 
 impl DeviceNode {
-    /// Whether a container works without it.
+    /// Whether a container works without this node.
     #[must_use]
     pub fn is_optional(&self) -> bool {
         self.path == UVM_TOOLS
     }
 }
 
-/// What the node's CDI specifications say that a card needs in a container.
+/// The edits that the node's CDI specifications have for a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CdiEdits {
     /// Variables.
@@ -84,14 +85,14 @@ pub struct CdiEdits {
     pub gids: Vec<u32>,
 }
 
-/// The answer to what a card needs in a container.
+/// Whether the node's CDI specifications name the card, and with which edits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cdi {
     /// No specification of the node names the card.
     #[default]
     Absent,
-    /// These edits.
+    /// The edits for the card.
     Edits(CdiEdits),
     /// There are specifications, and they cannot be used.
     Problem(String),
@@ -134,7 +135,7 @@ pub struct Grant {
     pub memory: Mib,
     /// Host uid of the CUDA processes; under MPS the uid of the card's server.
     pub uid: u32,
-    /// Share of the card's SMs, where one was asked for.
+    /// Share of the card's SMs, where the container asked for one.
     pub compute: Option<ComputeShare>,
     /// Scheduling priority among the card's clients.
     pub priority: Priority,
@@ -144,14 +145,14 @@ pub struct Grant {
     pub devices: Vec<DeviceNode>,
     /// How firmly the limit holds.
     pub guarantee: Guarantee,
-    /// Of a plain process that a user has started: the user, as
-    /// [`user_shown`](crate::user_shown) shows him.
+    /// The user who started it, of a plain process, as [`user_shown`](crate::user_shown) shows the
+    /// user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
 impl Grant {
-    /// How it is shown and taken: `web`, `alice/train`.
+    /// The name by which people see and type it: `web`, `alice/train`.
     #[must_use]
     pub fn name(&self) -> String {
         self.key.name(self.user.as_deref())
@@ -163,7 +164,7 @@ impl Grant {
         self.guarantee != Guarantee::None
     }
 
-    /// The kind of its door, where its end of the channel is one, which the gate serves.
+    /// The kind of its door, where the gate serves one for it.
     #[must_use]
     pub fn door(&self) -> Option<Kind> {
         let door = Path::new(&self.client_dir);
@@ -172,7 +173,7 @@ impl Grant {
         Kind::ALL.into_iter().find(|kind| is_its_own && above == kind.directory())
     }
 
-    /// Whether it has one.
+    /// Whether the gate serves a door for it.
     #[must_use]
     pub fn has_door(&self) -> bool {
         self.door().is_some()
@@ -180,7 +181,7 @@ impl Grant {
 }
 
 impl CdiEdits {
-    /// Adds what another card needs; what both need comes once.
+    /// Adds the edits of another card; an edit that both cards have is kept once.
     pub fn merge(&mut self, other: Self) {
         fn add<T: PartialEq>(to: &mut Vec<T>, from: Vec<T>) {
             for one in from {

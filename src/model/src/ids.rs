@@ -5,7 +5,7 @@ use std::fmt;
 use mpsgate_host::door::Kind;
 use serde::{Deserialize, Serialize};
 
-/// Why a text is no identifier.
+/// Why a text is not an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
@@ -97,15 +97,16 @@ impl Instance {
         if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Instance(text.to_owned())) }
     }
 
-    /// What everybody may read of it, as in the name of a cgroup: the first 16 digits. The whole is
-    /// the name of the grant's door, and whoever knows that can keep its clients waiting.
+    /// The part of it that anybody may read, as in the name of a cgroup: the first 16 digits. The
+    /// whole text is the name of the grant's door, and whoever knows that can keep its clients
+    /// waiting.
     #[must_use]
     pub fn public(&self) -> &str {
         self.0.get(..16).unwrap_or_default()
     }
 }
 
-/// What identifiers have in common: each is read from its text and gives it back.
+/// The common part of identifiers: each is parsed from its text and prints it again.
 macro_rules! text_form {
     ($($id:ident)*) => {$(
         impl $id {
@@ -153,15 +154,16 @@ pub struct GrantKey {
     pub instance: Instance,
 }
 
-/// No runtimes' roots, which are paths.
+/// In the place of a runtime's root, for plain processes. Runtimes' roots are paths, so it equals
+/// none.
 const RUN: &str = "mpsgate run";
 const SLURM: &str = "slurm";
-/// Whose processes are that root has started, whoever they run as.
+/// The owner of processes that root has started, whatever their uid.
 const ROOT: &str = "root";
-/// Characters of a user's name that is shown.
+/// The longest user name that is shown, in characters.
 const LONGEST_USER: usize = 64;
 
-/// How a user is shown: by the name that the user database has, or by uid where there is none, or
+/// How a user is shown: by name from the user database. By uid where the database has no name, or
 /// one that could be taken for a uid, a path or a control sequence.
 #[must_use]
 pub fn user_shown(uid: u32, name: Option<&str>) -> String {
@@ -178,40 +180,40 @@ pub fn user_shown(uid: u32, name: Option<&str>) -> String {
 const RECORD_NAME_MAX: usize = 240;
 
 impl GrantKey {
-    /// In the place of a runtime's root: the plain processes that root has started, or this user.
-    /// Names are each user's own.
+    /// The text in the place of a runtime's root for the plain processes of this user, or of root.
+    /// Users name their own processes, so each user has a root of its own.
     #[must_use]
     pub fn run_of(user: Option<u32>) -> String {
         user.map_or_else(|| RUN.to_owned(), |uid| format!("{RUN}/{uid}"))
     }
 
-    /// Whether it is a plain process's, and no container's.
+    /// Whether the key belongs to a plain process, not to a container.
     #[must_use]
     pub fn is_run(&self) -> bool {
         let rest = self.runtime_root.strip_prefix(RUN);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// In the place of a runtime's root: Slurm's jobs.
+    /// The text in the place of a runtime's root for Slurm's jobs.
     #[must_use]
     pub fn jobs() -> String {
         SLURM.to_owned()
     }
 
-    /// Whether it is a job of Slurm's.
+    /// Whether the key belongs to a job of Slurm.
     #[must_use]
     pub fn is_job(&self) -> bool {
         self.runtime_root == SLURM
     }
 
-    /// Whether it is a container's: those of plain processes and jobs are not.
+    /// Whether the key belongs to a container, not to a plain process or job.
     #[must_use]
     pub fn is_container(&self) -> bool {
         !self.is_run() && !self.is_job()
     }
 
-    /// How it is shown and taken: a container by its id, a plain process by whose it is and its
-    /// name. `user` is the name that was found for the user when it started.
+    /// The name by which people see and type it: the id of a container, the user and the name of a
+    /// plain process. `user` is the user's name, as found when the process started.
     #[must_use]
     pub fn name(&self, user: Option<&str>) -> String {
         let Some(uid) = self.runtime_root.strip_prefix(RUN).filter(|_| self.is_run()) else {
@@ -221,19 +223,19 @@ impl GrantKey {
         format!("{}/{}", user.unwrap_or(uid), self.container_id)
     }
 
-    /// Its name in full, which no other has: with the runtime's root, or what is in its place.
+    /// Its unique full name: with the runtime's root, or the text in its place.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.runtime_root, self.container_id)
     }
 
-    /// What kind of door its grant gets.
+    /// The kind of door that its grant gets.
     #[must_use]
     pub fn door(&self) -> Kind {
         if self.is_container() { Kind::Container } else { Kind::Process }
     }
 
-    /// Whether both keys are instances of the same container.
+    /// Whether both keys belong to the same container.
     #[must_use]
     pub fn same_container(&self, other: &Self) -> bool {
         self.runtime_root == other.runtime_root && self.container_id == other.container_id
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_processes_are_told_from_containers_and_those_of_users_from_each_other() {
+    fn plain_processes_containers_and_users_differ() {
         let key = |runtime_root: String| GrantKey {
             runtime_root,
             container_id: ContainerId::parse("train").unwrap(),

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The invariant, kept by every operation: on each card the memory of all entries is at most the
-//! card's, and the entries are at most its MPS clients. Whom promises bind (`promises`) is its
-//! caller's to say, in the capacity. Which card to take is policy; whether it still fits is decided
-//! here, at the moment of writing.
+//! card's, and the entries are at most its MPS clients. The caller decides whom promises
+//! (`promises`) bind, and leaves them out of the capacity. Which card to take is policy; whether it
+//! still fits is decided here, at the moment of writing.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,16 +30,16 @@ pub use mpsgate_host::process::ProcessId;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum State {
-    /// Held for a container that is being created, as long as its creator lives.
+    /// Memory is set aside for a container that is being created, as long as its creator lives.
     Reserved {
         /// The shim, which becomes the runtime: the pid survives the exec.
         holder: ProcessId,
     },
-    /// A container has it.
+    /// A container has the grant.
     Active {
         /// The container's init.
         init: ProcessId,
-        /// The container's cgroup, where the runtime told one.
+        /// The container's cgroup, where the runtime named one.
         cgroup: Option<CgroupId>,
     },
 }
@@ -55,28 +55,29 @@ pub struct Entry {
     /// When it was reserved, milliseconds since 1970.
     pub since_ms: u64,
     /// When the MPS control daemon of its card died under it, milliseconds since 1970: its CUDA
-    /// processes have lost the card. It counts like any other until its container ends.
+    /// processes have lost the card. The entry counts like any other until its container ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_ms: Option<u64>,
-    /// The hard limit that the driver was last seen to hold the container's cgroup to; never less
+    /// The hard limit that the driver was last seen to have for the container's cgroup; never less
     /// than the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_limit: Option<Mib>,
-    /// Whether that was set when a program of the container may have run already. A driver that
-    /// counts by itself does so from the limit on (r615's `memacct.c`), and not what was there.
+    /// Whether that limit was set when a program of the container may have run already. A driver
+    /// that counts by itself counts from the moment of the limit on, and not what was there before
+    /// (r615's `memacct.c`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited_late: bool,
-    /// What the container was created with on each card, where `mpsgate resize` has changed that
+    /// The container's memory on each card at its creation, where `mpsgate resize` has changed it
     /// since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_with: Option<Mib>,
-    /// Where kubelet handed it out.
+    /// To which pod and as which resource kubelet handed it out, where it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handed: Option<Handed>,
 }
 
 impl Entry {
-    /// What the container was created with on each card.
+    /// The container's memory on each card at its creation.
     #[must_use]
     pub fn created_with(&self) -> Mib {
         self.created_with.unwrap_or(self.grant.memory)
@@ -86,9 +87,9 @@ impl Entry {
 /// What a card can hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Memory that may be granted in all: without what is promised to somebody else.
+    /// Memory that may be granted in all, without what is promised to others.
     pub memory: Mib,
-    /// Entries that it takes: the clients of its MPS server, and any number without MPS.
+    /// The most entries: the clients of its MPS server, or any number without MPS.
     pub max_clients: u32,
 }
 
@@ -114,25 +115,25 @@ pub enum LedgerError {
         /// Entries on it.
         clients: u32,
     },
-    /// The container has an entry already.
+    /// The container already has an entry.
     #[error("container {key} has a grant already")]
     Exists {
         /// The existing key.
         key: GrantKey,
     },
-    /// No such entry, or not in the state that the operation needs.
+    /// No entry has the key, or it is not in the state that the operation needs.
     #[error("no reservation for container {key}")]
     NotReserved {
         /// The key asked for.
         key: GrantKey,
     },
-    /// No such grant, or a reservation.
+    /// No entry has the key, or it is a reservation.
     #[error("container {key} has no grant")]
     NotActive {
         /// The key asked for.
         key: GrantKey,
     },
-    /// A grant names a card twice, and would hold its memory once.
+    /// A grant names a card twice, and the ledger would count its memory once.
     #[error("grant for {key} names card {card} twice")]
     CardTwice {
         /// Its key.
@@ -156,7 +157,7 @@ pub struct Ledger {
     /// Claims of Kubernetes that are prepared on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     claims: Vec<PreparedClaim>,
-    /// Claims whose preparation was taken back, and for which pod: the newest last.
+    /// Claims whose preparation was taken back, and the pod of each, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unprepared: Vec<Unprepared>,
 }
@@ -173,8 +174,8 @@ impl Ledger {
         self.entries.iter().filter(move |e| e.grant.cards.iter().any(|c| c.uuid == *card))
     }
 
-    /// Memory on one card that entries hold. A file may hold amounts whose sum does not fit: the
-    /// card is then full.
+    /// Memory on one card that entries hold. A file may have amounts whose sum overflows: the card
+    /// is then full.
     #[must_use]
     pub fn granted(&self, card: &GpuUuid) -> Mib {
         Mib(self.on_card(card).fold(0, |sum: u64, e| sum.saturating_add(e.grant.memory.0)))
@@ -214,7 +215,7 @@ impl Ledger {
             if grant.cards.iter().skip(position + 1).any(|other| other.uuid == card.uuid) {
                 return Err(LedgerError::CardTwice { key: grant.key, card: card.uuid.clone() });
             }
-            // One of which nothing is known has nothing to give.
+            // A card of which nothing is known has no memory to give.
             let capacity = capacities.get(position).cloned().unwrap_or_default();
             let free = capacity.memory.saturating_sub(self.granted(&card.uuid));
             if grant.memory > free {
@@ -242,7 +243,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Turns a reservation into a grant. Asked again for the same init, it changes nothing.
+    /// Turns a reservation into a grant. Doing so again for the same init changes nothing.
     ///
     /// # Errors
     /// Where the key has no reservation.
@@ -309,8 +310,9 @@ impl Ledger {
         marked
     }
 
-    /// Notes the limit that the driver has for the container's cgroup, and whether it came `late`:
-    /// see [`Entry::limited_late`]. Whether that is news; `None` where the key has no grant.
+    /// Records the limit that the driver has for the container's cgroup, and whether it came
+    /// `late`: see [`Entry::limited_late`]. Returns whether anything changed; `None` where the key
+    /// has no grant.
     pub fn set_cgroup_limit(&mut self, key: &GrantKey, limit: Mib, late: bool) -> Option<bool> {
         let active =
             |e: &&mut Entry| e.grant.key == *key && matches!(e.state, State::Active { .. });
@@ -326,7 +328,8 @@ impl Ledger {
         Some(self.entries.remove(at))
     }
 
-    /// Ends a reservation whose creator is gone; an active grant stays. `None` where nothing ended.
+    /// Ends a reservation whose creator has ended; an active grant stays. `None` where nothing
+    /// ended.
     pub fn expire(&mut self, key: &GrantKey) -> Option<Entry> {
         match self.get(key)?.state {
             State::Reserved { .. } => self.release(key),
@@ -334,7 +337,7 @@ impl Ledger {
         }
     }
 
-    /// Two entries with one key: a file that no version of ours wrote.
+    /// Whether two entries have one key: no version of mpsgate wrote such a file.
     pub(crate) fn has_duplicates(&self) -> bool {
         self.entries
             .iter()

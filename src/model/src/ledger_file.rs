@@ -36,7 +36,7 @@ pub enum LedgerFileError {
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -52,12 +52,12 @@ pub enum LedgerFileError {
         /// The directory.
         path: PathBuf,
     },
-    /// Not JSON of a ledger: cut off, or not ours.
+    /// Not the JSON of a ledger: cut off, or something else.
     #[error("{path} is no ledger")]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
@@ -75,7 +75,7 @@ pub enum LedgerFileError {
         /// Its format.
         found: u32,
     },
-    /// Larger than any ledger of ours.
+    /// Larger than any ledger that mpsgated writes.
     #[error("{path} has {bytes} bytes, a ledger has at most {SIZE_LIMIT}")]
     TooLarge {
         /// The file.
@@ -118,7 +118,7 @@ impl LedgerFileError {
 #[derive(Serialize, Deserialize)]
 struct OnDisk<L> {
     format: u32,
-    /// Counts the writes, for people who compare two copies.
+    /// Counts the writes, for people who compare two copies of the file.
     generation: u64,
     #[serde(flatten)]
     ledger: L,
@@ -128,8 +128,8 @@ struct OnDisk<L> {
 #[derive(Debug)]
 pub struct LedgerFile {
     directory: PathBuf,
-    /// Device and inode of the directory: a link or another directory in its place is not written
-    /// to.
+    /// Device and inode of the directory. mpsgated does not write to a link or another directory in
+    /// its place.
     identity: (u64, u64),
     generation: u64,
     _lock: File,
@@ -168,22 +168,38 @@ impl LedgerFile {
     /// # Errors
     /// Where writing fails; the old file is then still there.
     pub fn store(&mut self, ledger: &Ledger) -> Result<(), LedgerFileError> {
+        let text = self.text(ledger)?;
+        self.put(&text)
+    }
+
+    /// The next text of the file, for [`Self::put`].
+    ///
+    /// # Errors
+    /// None that a ledger is known to bring about.
+    pub fn text(&self, ledger: &Ledger) -> Result<Vec<u8>, LedgerFileError> {
+        let generation = self.generation + 1;
+        serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
+            .map_err(|source| LedgerFileError::Corrupt { path: self.directory.join(FILE), source })
+    }
+
+    /// Replaces the file by its next text.
+    ///
+    /// # Errors
+    /// Where writing fails; the old file is then still there.
+    pub fn put(&mut self, text: &[u8]) -> Result<(), LedgerFileError> {
         match identity(&self.directory) {
             Ok(found) if found == self.identity => {}
-            // What cannot be looked at cannot be written, and that says more.
+            // An error of looking at the directory says more than the failed write would.
             Err(LedgerFileError::Io { .. }) => {}
             _ => return Err(LedgerFileError::Replaced { path: self.directory.clone() }),
         }
         let target = self.directory.join(FILE);
-        let generation = self.generation + 1;
-        let text = serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
-            .map_err(|source| LedgerFileError::Corrupt { path: target.clone(), source })?;
         let new = New {
             steps: crash_steps!("ledger": "created", "written", "renamed"),
             ..New::of(0o600, Durability::Whole)
         };
-        file::replace(&target, &text, &new).map_err(io_error("write", &target))?;
-        self.generation = generation;
+        file::replace(&target, text, &new).map_err(io_error("write", &target))?;
+        self.generation += 1;
         Ok(())
     }
 }

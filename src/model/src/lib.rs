@@ -4,9 +4,9 @@
 //! the [`ledger::Ledger`]. Parsing here is strict because the MPS control daemon is not: it turns
 //! `7.5G` into 7 MiB without a word (measured, nvidia-cuda-mps 550.163.01).
 //!
-//! Must never read the environment, a clock, or any file except below the ledger directory that
-//! the caller names. Called by the shim (requests), the daemon (ledger), the CLI, and whoever talks
-//! to an API server or places pods (what nodes and pods say).
+//! Must never read the environment, a clock, or any file except below the ledger directory that the
+//! caller names. Called by the shim (requests), the daemon (ledger), the CLI, and by crates that
+//! talk to an API server or place pods (reports of nodes and pods).
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -19,6 +19,7 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+mod likely;
 pub mod names;
 mod number;
 mod one_of;
@@ -32,7 +33,7 @@ mod request;
 mod resource;
 
 pub use backoff::Backoff;
-pub use card::{ComputeMode, NodeCard};
+pub use card::{ComputeMode, NodeCard, WedgeCause};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
 pub use grant::{
@@ -41,6 +42,7 @@ pub use grant::{
 #[cfg(any(test, feature = "testing"))]
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
+pub use likely::{ANY_CARD, quantity as likely_quantity};
 pub use number::{QuantityError, parse_count, parse_nanos};
 pub use one_of::{OneOf, Words};
 pub use pod::{Handed, PodContainer};

@@ -1,28 +1,28 @@
-//! Names and uids of Kubernetes. What comes from outside is held against these before it goes into
-//! a path, a command, a log or an answer.
+//! Names and uids of Kubernetes. Text from outside is checked here before it is used in a path, a
+//! command, a log or an answer.
 
 /// The longest label.
 const LABEL: usize = 63;
 /// The longest name.
 const NAME: usize = 253;
-/// More than any uid: API servers make 36 characters, kubelets 32.
+/// Longer than any uid: API servers make 36 characters, kubelets 32.
 const UID: usize = 63;
 
-/// Whether it may be the name of a node, a pod or a claim (RFC 1123, a subdomain, whose labels
+/// Whether `text` may be the name of a node, a pod or a claim (RFC 1123, a subdomain, whose labels
 /// Kubernetes allows to be longer).
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     text.len() <= NAME && text.split('.').all(is_part)
 }
 
-/// Whether it may be the name of a namespace, or of a claim's request (RFC 1123, a label).
+/// Whether `text` may be the name of a namespace, or of a claim's request (RFC 1123, a label).
 #[must_use]
 pub fn is_label(text: &str) -> bool {
     text.len() <= LABEL && is_part(text)
 }
 
-/// Whether it may be a uid. Kubernetes makes UUIDs and promises none; these letters mean nothing in
-/// a file's name, in a path of the API server's, or in a name of CDI's.
+/// Whether `text` may be a uid. Kubernetes makes UUIDs but does not promise them; the characters
+/// that are accepted have no meaning in a file's name, a path of the API server or a CDI name.
 #[must_use]
 pub fn is_uid(text: &str) -> bool {
     text.len() <= UID && is_word(text, |byte| byte.is_ascii_alphanumeric())
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_paths_queries_and_what_no_name_can_be() {
+    fn paths_queries_and_the_like_are_not_names() {
         let long = "a".repeat(253);
         for name in ["a", "web-0", "1", "n1.example.com", "a--b", "0.0", "0.b-c.d", &long] {
             assert!(is_name(name), "{name}");

@@ -1,25 +1,31 @@
-//! Quantities of Kubernetes: what they are written of, and what they come to.
+//! Quantities of Kubernetes: their text and their value.
 //!
 //! The API server checks and rewrites them (`7000m` becomes `7`), but keeps suffixes and exponents
 //! (`1k`, `1e3`). Grammar: apimachinery `pkg/api/resource/quantity.go`.
 
-/// Why a text is no amount or no count. The text itself is quoted by the caller.
+/// Why a text is not an amount or a count. The caller quotes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantityError {
-    /// Nothing was written.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
     /// A number without a unit.
     #[error("it has no unit")]
     NoUnit,
+    /// Quotes that a shell, or a file that is read without one, has left in it.
+    #[error("there are quotes in it")]
+    Quoted,
+    /// A blank, or the carriage return of a file with lines as on Windows.
+    #[error("there is a blank or a line end in it")]
+    Blank,
     /// `GB`, `GiB`, `gi`, or another suffix that Kubernetes does not know.
     #[error("its unit is not one that Kubernetes knows")]
     UnknownUnit,
     /// Not a decimal number.
     #[error("it is not a number")]
     NotANumber,
-    /// No quantity of Kubernetes.
+    /// Not a quantity of Kubernetes.
     #[error("it is not a quantity")]
     NotAQuantity,
     /// Zero.
@@ -31,7 +37,7 @@ pub enum QuantityError {
     /// Not a whole number of MiB.
     #[error("it is not a whole number of MiB")]
     FractionOfMib,
-    /// Not a whole number of GiB, where only such are allowed.
+    /// Not a whole number of GiB, where only whole ones are allowed.
     #[error("it is not a whole number")]
     NotWhole,
     /// More than fits in 64 bits of bytes.
@@ -39,7 +45,7 @@ pub enum QuantityError {
     TooLarge,
 }
 
-/// A decimal number and what stands behind it.
+/// A decimal number and the suffix after it.
 pub(crate) struct Number<'a> {
     pub(crate) negative: bool,
     whole: &'a str,
@@ -48,7 +54,7 @@ pub(crate) struct Number<'a> {
 }
 
 impl<'a> Number<'a> {
-    /// `None` where no number is.
+    /// `None` where the text does not begin with a number.
     pub(crate) fn split(text: &'a str) -> Option<Self> {
         let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
         let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -66,7 +72,7 @@ impl<'a> Number<'a> {
         unit(self.suffix).or_else(|| exponent(self.suffix))
     }
 
-    /// Its digits times ten and two to these powers, without its sign.
+    /// The value of its digits, scaled by these powers of ten and two, without its sign.
     pub(crate) fn value(&self, (ten, two): (i32, u32)) -> Result<u128, QuantityError> {
         let mut ten = ten.saturating_sub(i32::try_from(self.fraction.len()).unwrap_or(i32::MAX));
         let digits = self.whole.bytes().chain(self.fraction.bytes());
@@ -97,8 +103,8 @@ impl<'a> Number<'a> {
 /// or `7000m`.
 ///
 /// # Errors
-/// What is no quantity, negative, not whole, or more than 2^63-1, which Kubernetes itself does not
-/// count to.
+/// A text that is not a quantity, or a number that is negative, not whole, or more than 2^63-1, to
+/// which Kubernetes itself counts.
 pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
     let number = Number::split(text).ok_or(QuantityError::NotAQuantity)?;
     let value = number.value(number.scale().ok_or(QuantityError::NotAQuantity)?);
@@ -111,8 +117,8 @@ pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
         .ok_or(QuantityError::TooLarge)
 }
 
-/// Reads any quantity, in the billionths to which the API server rounds them. `None` where it is
-/// none, is not a whole number of them, or too many.
+/// Reads any quantity in billionths, to which the API server rounds. `None` where the text is not a
+/// quantity, not a whole number of billionths, or too large.
 #[must_use]
 pub fn parse_nanos(text: &str) -> Option<i128> {
     let number = Number::split(text)?;
@@ -121,7 +127,7 @@ pub fn parse_nanos(text: &str) -> Option<i128> {
     Some(if number.negative { -nanos } else { nanos })
 }
 
-/// Whether a suffix is an exponent: such a number has no unit.
+/// Whether a suffix is an exponent, so that the number has no unit.
 pub(crate) fn is_exponent(suffix: &str) -> bool {
     let rest = suffix.strip_prefix(['e', 'E']).unwrap_or_default();
     let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
@@ -133,10 +139,10 @@ fn exponent(suffix: &str) -> Option<(i32, u32)> {
     Some((exponent.parse::<i32>().unwrap_or(MOST).clamp(-MOST, MOST), 0))
 }
 
-/// An exponent beyond this is cut to it: no number that Kubernetes counts to has it.
+/// The largest exponent that is computed; no number that Kubernetes counts has one above it.
 const MOST: i32 = 100;
 
-/// The powers of ten and of two that a suffix stands for.
+/// The powers of ten and of two that a suffix means.
 pub(crate) fn unit(suffix: &str) -> Option<(i32, u32)> {
     Some(match suffix {
         "n" => (-9, 0),

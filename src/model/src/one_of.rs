@@ -1,11 +1,11 @@
-//! Words of a fixed list: an enum in the code, and text in messages and files. What a peer of
-//! another version says beyond the list is kept as it came, and is no error.
+//! Words of a fixed list: an enum in the code, and text in messages and files. A word that is not
+//! in the list, from a peer of another version, is kept as it came and is not an error.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An enum whose values are words: [`words!`](crate::words) says which.
+/// An enum whose values have words, given by [`words!`](crate::words).
 pub trait Words: Copy {
     /// The word of this value.
     fn word(self) -> &'static str;
@@ -49,7 +49,7 @@ macro_rules! words {
     };
 }
 
-/// A word of the list `T`, or what stands in its place.
+/// A word of the list `T`, or another text in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OneOf<T> {
     /// A word of the list.
@@ -59,7 +59,7 @@ pub enum OneOf<T> {
 }
 
 impl<T: Words> OneOf<T> {
-    /// As it stands in a message.
+    /// The text as messages have it.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(value) => value.word(),

@@ -1,4 +1,4 @@
-//! Which container of which pod.
+//! The identity of a container in a pod.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::ShareKey;
 /// A container of a pod, as its engine names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodContainer {
-    /// The pod's uid: another pod of the same name has another one.
+    /// The pod's uid. A later pod of the same name has another uid.
     pub uid: String,
     /// Its namespace.
     pub namespace: String,
@@ -24,10 +24,10 @@ pub struct PodContainer {
 pub struct Handed {
     /// The container.
     pub pod: PodContainer,
-    /// Name of the resource, as kubelet counts it: `aliyun.com/gpu-mem`. [`CLAIM`](crate::CLAIM)
-    /// where it was a claim.
+    /// Name of the resource, as kubelet counts it: `aliyun.com/gpu-mem`; [`CLAIM`](crate::CLAIM)
+    /// for a claim.
     pub resource: String,
-    /// The share of a claim that it is.
+    /// The share, where the memory belongs to a claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareKey>,
 }

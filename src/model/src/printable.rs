@@ -1,30 +1,30 @@
 //! Text from outside as it may be printed: on terminals, in logs, in what engines show.
 //!
-//! What a container's author writes reaches an operator's terminal. There a control character moves
-//! the cursor, clears the screen or sets the title, a line feed forges a line of ours, and a change
-//! of direction shows a text other than it is. All of them are shown as Rust shows them in quotes
-//! (`\u{1b}`), which is also what mpsgated's log does. What is escaped stays as it is when it is
-//! escaped again. Where nobody needs to see which character it was, in an answer or an event,
-//! [`plain`] replaces them, and nothing grows. In JSON they are escaped as JSON has it ([`json`]).
+//! Text that a container's author writes reaches an operator's terminal. There a control character
+//! moves the cursor, clears the screen or sets the title, a line feed forges a line of mpsgate, and
+//! a change of direction makes a text look like another one. All of these are shown as Rust shows
+//! them in quotes (`\u{1b}`), which is also what mpsgated's log does. Escaping an escaped text
+//! changes nothing. Where nobody needs to see the character, in an answer or an event, [`plain`]
+//! replaces it, so that the text does not grow. JSON has its own escapes ([`json`]).
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 
-/// Characters of a value, such as a path or a variable, that are worth reading.
+/// The most characters of a value, such as a path or a variable.
 const VALUE_MAX: usize = 256;
-/// Characters of a line.
+/// The most characters of a line.
 const LINE_MAX: usize = 4096;
-/// Characters of the mark at the end of what is cut.
+/// The most characters of the mark at the end of a cut text.
 const MARK_MAX: usize = 40;
 
-/// One line: a sentence with text from outside in it. Cut, with a mark, where it is absurdly long.
+/// Escapes one line, a sentence with text from outside. An absurdly long one is cut, with a mark.
 #[must_use]
 pub fn line(text: &str) -> Cow<'_, str> {
     shown(text, LINE_MAX)
 }
 
-/// One value: a name, a path, what a variable holds. Cut, with a mark, where nobody would read on.
+/// Escapes one value: a name, a path, the value of a variable. A long one is cut, with a mark.
 #[must_use]
 pub fn value(text: &str) -> Cow<'_, str> {
     shown(text, VALUE_MAX)
@@ -35,8 +35,8 @@ fn shown(text: &str, max: usize) -> Cow<'_, str> {
     if text.len() <= max && text.bytes().all(plain) {
         return Cow::Borrowed(text);
     }
-    // What is cut is no longer than what need not be, mark included: escaped again it stays as it
-    // is.
+    // A cut text with its mark is no longer than a text that fits: escaping it again changes
+    // nothing.
     let fits = text.chars().map(width).sum::<usize>() <= max;
     let max = if fits { max } else { max - MARK_MAX };
     let mut shown = String::with_capacity(text.len().min(max));
@@ -56,7 +56,7 @@ fn shown(text: &str, max: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// How many characters it is shown as.
+/// The number of characters that show it.
 fn width(letter: char) -> usize {
     match letter {
         '\\' | '"' | '\'' => 1,
@@ -64,8 +64,8 @@ fn width(letter: char) -> usize {
     }
 }
 
-/// Makes text of bytes, where they stand: each that is none of UTF-8 becomes a `?`, so that nothing
-/// grows and all around it stays.
+/// Makes bytes UTF-8 text in place: each byte that is not part of UTF-8 becomes a `?`, so that
+/// nothing grows or moves.
 pub fn make_text(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Err(error) = std::str::from_utf8(rest) {
@@ -77,22 +77,22 @@ pub fn make_text(bytes: &mut [u8]) {
     }
 }
 
-/// One line without a character that a terminal obeys or that turns the reading: each becomes
-/// U+FFFD.
+/// One line without the characters that a terminal obeys or that change the reading direction: each
+/// becomes U+FFFD.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// [`plain`] for a text of lines, each of which stays one.
+/// As [`plain`], but keeps line feeds.
 #[must_use]
 pub fn lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// A JSON document that may be printed: in its strings such a character stands as JSON's own escape
-/// (`\u202e`). So a terminal obeys none, nothing is lost, and programs read what they read before.
-/// A line feed is the document's own: in strings JSON has escaped it already.
+/// Makes a JSON document printable: in its strings each character that a terminal obeys becomes
+/// JSON's own escape (`\u202e`). So a terminal obeys none, nothing is lost, and programs read the
+/// same document. A line feed is the document's own: JSON has escaped those in strings already.
 #[must_use]
 pub fn json(document: String) -> String {
     let obeyed = |c: char| c != '\n' && is_obeyed(c);
@@ -102,7 +102,7 @@ pub fn json(document: String) -> String {
     let mut shown = String::with_capacity(document.len() + document.len() / 8);
     for letter in document.chars() {
         if obeyed(letter) {
-            // All of them are of the first plane, where an escape is one. Writing to a `String`
+            // All of them are in the basic plane, where one escape suffices. Writing to a `String`
             // cannot fail.
             let _ = write!(shown, "\\u{:04x}", u32::from(letter));
         } else {
@@ -110,6 +110,25 @@ pub fn json(document: String) -> String {
         }
     }
     shown
+}
+
+/// At most so many characters of a text; `…` is the last of those that are left of a longer one.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.chars().nth(most).is_none() {
+        return Cow::Borrowed(text);
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// At most so many bytes of a text, in whole characters. A text that was cut ends with `…`.
+#[must_use]
+pub fn cut_bytes(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most.saturating_sub('…'.len_utf8())));
+        text.push('…');
+    }
+    text
 }
 
 /// The first `most` of `all`, and how many more there are: `a, b and 3 more`. Text from outside is
@@ -126,7 +145,7 @@ pub fn few(
     if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
-/// What an error says and the causes that it names, in one line. Text from outside is not escaped.
+/// An error's text and its causes, in one line. Text from outside is not escaped.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let mut texts = vec![error.to_string()];
@@ -134,17 +153,17 @@ pub fn chain(error: &dyn Error) -> String {
     texts.join(": ")
 }
 
-/// Why an error happened, the nearest cause first. A cause that an earlier text quotes is left out.
+/// The causes of an error, the nearest first, without those that an earlier text quotes.
 #[must_use]
 pub fn causes(error: &dyn Error) -> Vec<String> {
-    let mut said = error.to_string();
+    let mut quoted = error.to_string();
     let mut causes = Vec::new();
     let mut next = error.source();
     while let Some(cause) = next {
         let text = cause.to_string();
-        if !quotes(&said, &text) {
-            said.push('\n');
-            said.push_str(&text);
+        if !quotes(&quoted, &text) {
+            quoted.push('\n');
+            quoted.push_str(&text);
             causes.push(text);
         }
         next = cause.source();
@@ -152,11 +171,11 @@ pub fn causes(error: &dyn Error) -> Vec<String> {
     causes
 }
 
-/// Whether `text` stands in `said` in whole words: "no" is not quoted by "cannot".
-fn quotes(said: &str, text: &str) -> bool {
+/// Whether `earlier` has `text` in whole words: "cannot" does not quote "no".
+fn quotes(earlier: &str, text: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
-    said.match_indices(text).any(|(at, _)| {
-        let (before, rest) = said.split_at(at);
+    earlier.match_indices(text).any(|(at, _)| {
+        let (before, rest) = earlier.split_at(at);
         let after = rest.chars().nth(text.chars().count());
         text.is_empty() || (is_end(before.chars().next_back()) && is_end(after))
     })
@@ -200,6 +219,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_long_is_cut_between_characters_with_a_mark() {
+        for (text, most, chars, bytes) in [
+            ("", 3, "", ""),
+            ("abc", 3, "abc", "abc"),
+            ("abcd", 3, "ab…", "…"),
+            ("üüüü", 4, "üüüü", "…"),
+            ("üüüü", 8, "üüüü", "üüüü"),
+            ("üüüüü", 8, "üüüüü", "üü…"),
+        ] {
+            assert_eq!(cut(text, most), chars, "{text} {most}");
+            assert_eq!(cut_bytes(text.to_owned(), most), bytes, "{text} {most}");
+        }
+    }
+
+    #[test]
     fn what_a_terminal_obeys_is_replaced() {
         let text = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2069}b\r\tc\nd ü – 名";
         assert_eq!(plain(text), "a�[2J����b��c�d ü – 名");
@@ -232,19 +266,19 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
-    struct Said(&'static str, #[source] Option<Box<Said>>);
+    struct Link(&'static str, #[source] Option<Box<Link>>);
 
     #[test]
-    fn a_cause_that_was_quoted_is_not_said_again() {
-        let within = |text, error| Said(text, Some(Box::new(error)));
-        let refused = || Said("connection refused", None);
+    fn a_cause_that_was_quoted_is_not_repeated() {
+        let within = |text, error| Link(text, Some(Box::new(error)));
+        let refused = || Link("connection refused", None);
         assert_eq!(chain(&refused()), "connection refused");
         assert_eq!(chain(&within("no answer", refused())), "no answer: connection refused");
         let quoting = within("tcp: connection refused (111)", refused());
         assert_eq!(chain(&quoting), "tcp: connection refused (111)");
         let outer = within("no answer", within("tcp: connection refused", refused()));
         assert_eq!(causes(&outer), ["tcp: connection refused"]);
-        assert_eq!(chain(&within("cannot try", Said("no", None))), "cannot try: no");
+        assert_eq!(chain(&within("cannot try", Link("no", None))), "cannot try: no");
     }
 
     #[test]

@@ -1,23 +1,23 @@
-//! What a node has shown of a card: the questions, the answers, and of what they were asked.
+//! What a node has shown of a card: questions, answers, and the subject of the answers.
 //!
-//! The list of all questions is the file `questions`; those of its stage `qualify` are asked by
-//! `mpsgate qualify` on the node that has the card, the others by `tests/gpu/run`.
+//! The file `questions` has the list of all questions. `mpsgate qualify` asks those of the stage
+//! `qualify` on the node that has the card, `tests/gpu/run` asks the others.
 
 use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::GpuUuid;
 
-/// Rises when a question asks something else, or its answer means something else, so that it is
-/// asked anew.
+/// The version of the questions. It rises when a question or its answer changes its meaning, so
+/// that the question is asked anew.
 pub const QUESTIONS: u32 = 3;
-/// Of a card's file.
+/// The format of a card's file.
 const FORMAT: u32 = 1;
-/// Text of an answer: characters.
+/// The most characters of an answer's text.
 const LONGEST: usize = 600;
 const LIST: &str = include_str!("questions");
 
-/// What `mpsgate qualify` asks, in this order.
+/// The questions of `mpsgate qualify`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
@@ -26,29 +26,29 @@ pub enum Question {
     /// Does a door take commands of the control daemon?
     Commands,
     /// Does a client with a `/dev/shm` of its own attach? Its IPC namespace is the host's: a
-    /// container with another is refused before it could be asked, and to libcuda 535 and 550 it
-    /// is nothing (measured).
+    /// container with another one is refused before the question, and libcuda 535 and 550 ignore
+    /// the IPC namespace (measured).
     OwnShm,
     /// Does the limit hold?
     Limit,
-    /// Does the server itself hold a client that has dropped its own limit? No driver's does: the
-    /// limit is kept by the client's library. Nothing follows from either answer.
+    /// Does the server itself limit a client that has dropped its own limit? No driver's does: the
+    /// client's library keeps the limit. Nothing follows from either answer.
     Bypass,
-    /// Does NVML tell what each process uses?
+    /// Does NVML show the memory of each process?
     Processes,
-    /// Does a process past MPS get the card?
+    /// Can a process that bypasses MPS use the card?
     Detour,
     /// Do clients of two uids attach at once, each with its own limit?
     Users,
     /// Does `terminate_client` end one client alone?
     Terminate,
-    /// Does the driver hold a container's cgroup to its limit?
+    /// Does the driver limit a container's cgroup?
     Cgroup,
     /// Do two clients work at once?
     Throughput,
 }
 
-// Its name in the list, files and reports.
+// The question's name in the list, files and reports.
 crate::words!(Question:
     Attach = "attach", Commands = "commands", OwnShm = "own-shm", Limit = "limit",
     Bypass = "bypass", Processes = "processes", Detour = "detour", Users = "users",
@@ -56,7 +56,7 @@ crate::words!(Question:
 );
 
 impl Question {
-    /// Those that decide, in the order in which they are asked.
+    /// The deciding questions, in their order.
     pub const ALL: [Self; 7] = [
         Self::Attach,
         Self::Commands,
@@ -66,22 +66,22 @@ impl Question {
         Self::Processes,
         Self::Detour,
     ];
-    /// What is asked after them with `--full`.
+    /// The questions that `--full` adds.
     pub const FULL: [Self; 4] = [Self::Users, Self::Terminate, Self::Cgroup, Self::Throughput];
 
-    /// The question, for people.
+    /// The question's text, for people.
     #[must_use]
     pub fn text(self) -> &'static str {
         self.field(3)
     }
 
-    /// What is seen where all is well; empty where no answer is a failure.
+    /// What a good card shows; empty where no answer is a failure.
     #[must_use]
     pub fn expected(self) -> &'static str {
         self.field(4)
     }
 
-    /// Whether *no* means that something does not hold which should.
+    /// Whether *no* means that the card lacks something that it should have.
     #[must_use]
     pub fn is_evaluated(self) -> bool {
         self.field(2) == "evaluated"
@@ -94,15 +94,15 @@ impl Question {
     }
 }
 
-/// What came of a question.
+/// The verdict on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// What is expected was seen.
+    /// The expected was seen.
     Yes,
-    /// Something else was seen, or the question hung.
+    /// Something else was seen, or the client hung.
     No,
-    /// It could not be asked, or what was seen may have had another cause.
+    /// The question could not be asked, or what was seen may have had another cause.
     Unanswered,
 }
 
@@ -111,26 +111,26 @@ crate::words!(Verdict: Yes = "yes", No = "no", Unanswered = "unanswered");
 /// The answer to one question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Which.
+    /// The question.
     pub question: Question,
-    /// What is seen where all is well; empty where no answer is a failure.
+    /// What a good card shows; empty where no answer is a failure.
     pub expected: String,
     /// What was seen, or why it was not asked.
     pub seen: String,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What shows it: figures and messages.
+    /// The evidence: figures and messages.
     pub evidence: String,
-    /// What mpsgated saw meanwhile that may be the cause of a *no*, which does not count then, or
-    /// of why a client that was put to the question left it unanswered; empty where that is
-    /// nothing. Where it is something the question is due again.
+    /// What mpsgated saw meanwhile that may have caused a *no*, which does not count then, or that
+    /// may be why a client left the question unanswered. Empty where mpsgated saw nothing. Where it
+    /// saw something, the question is due again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub meanwhile: String,
     /// The figure that others follow from, in MiB: what a client got (`limit`, `bypass`), or what
-    /// NVML says of an idle one (`processes`).
+    /// NVML shows of an idle one (`processes`).
     pub mib: Option<u64>,
-    /// What the client's container was to have, in MiB; `None` where no client was put to the
-    /// question, so that it is unanswered whatever else there was.
+    /// The grant of the client's container, in MiB; `None` where no client ran for the question, so
+    /// that it is unanswered.
     pub granted_mib: Option<u64>,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
@@ -139,14 +139,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether it says that something does not hold which should.
+    /// Whether the answer means that the card lacks something that it should have.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.verdict == Verdict::No && self.question.is_evaluated()
     }
 
-    /// Whether something else than the card may be the cause of it: a client was put to a question
-    /// whose answer counts, and has not shown what is expected.
+    /// Whether something else than the card may have caused it: a client ran for a question whose
+    /// answer counts, and did not show what is expected.
     #[must_use]
     pub fn may_be_chance(&self) -> bool {
         let is_missed = match self.verdict {
@@ -170,7 +170,8 @@ impl Answer {
     }
 }
 
-/// Of what it was asked. Where one of these is another today, it should be asked again.
+/// What the answers are about. Where one of these values has changed, the questions should be asked
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The card.
@@ -179,31 +180,31 @@ pub struct Subject {
     pub driver: String,
     /// The control program: size and time of its file, or why they cannot be read.
     pub control: String,
-    /// [`QUESTIONS`] of whoever asked.
+    /// [`QUESTIONS`] of the program that asked.
     pub questions: u32,
-    /// The card is simulated: nothing of it is proven by an answer.
+    /// Whether the card is simulated: an answer of a simulated card proves nothing.
     pub simulated: bool,
 }
 
 /// All answers of a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qualification {
-    /// Of the file.
+    /// The format of the file.
     format: u32,
-    /// Of what it was asked.
+    /// What the answers are about.
     pub subject: Subject,
     /// At most one for each question.
     pub answers: Vec<Answer>,
 }
 
 impl Qualification {
-    /// Of answers that have just been given.
+    /// Answers that have just been given.
     #[must_use]
     pub fn new(subject: Subject, answers: Vec<Answer>) -> Self {
         Self { format: FORMAT, subject, answers: answers.into_iter().map(Answer::cut).collect() }
     }
 
-    /// What a file holds.
+    /// Parses a file.
     ///
     /// # Errors
     /// Where it is torn, of a newer mpsgate, or has two answers to a question.
@@ -218,9 +219,9 @@ impl Qualification {
         Ok(found)
     }
 
-    /// With the answers of `older` to what could not be asked now: what was seen stays so, and is
-    /// due where something was seen meanwhile. `None` where nothing could be asked and older
-    /// answers are there.
+    /// Adds the answers of `older` to questions that could not be asked now: an answer stays, and
+    /// is due again where mpsgated saw something meanwhile. `None` where no question could be asked
+    /// and there are older answers.
     #[must_use]
     pub fn beside(mut self, older: Option<&Self>) -> Option<Self> {
         let Some(older) = older else { return Some(self) };
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_question_stands_in_the_list_and_each_of_the_stage_is_known() {
+    fn each_question_is_in_the_list_and_each_of_the_stage_is_known() {
         let all: Vec<Question> = Question::ALL.into_iter().chain(Question::FULL).collect();
         for question in &all {
             assert!(question.text().len() > 20, "{question:?}");
@@ -322,7 +323,8 @@ mod tests {
         assert_eq!(open.clone().beside(None), Some(open.clone()));
         assert_eq!(open.clone().beside(Some(&yes)), Some(yes.clone()));
         assert_eq!(of(Verdict::No, "550").beside(Some(&yes)), Some(of(Verdict::No, "550")));
-        // It stays where something else may have been the cause of a no, and is asked again.
+        // An answer stays where something else may have caused a no, and the question is asked
+        // again.
         let meanwhile = "its gate was started anew".to_owned();
         let disturbed = |answer: &Answer| Answer { meanwhile: meanwhile.clone(), ..answer.clone() };
         let mut disturbing = open.clone();
@@ -331,17 +333,17 @@ mod tests {
         let both: Vec<_> =
             kept.answers.iter().map(|it| (it.verdict, it.meanwhile.as_str())).collect();
         assert_eq!(both, [Verdict::Unanswered, Verdict::Yes].map(|it| (it, meanwhile.as_str())));
-        // Another one that could not be asked makes it no less due, and one that was asked does.
+        // Another run that could not ask leaves it due; a run that could ask does not.
         assert_eq!(open.clone().beside(Some(&kept)), Some(kept.clone()));
         let asked = of(Verdict::No, "550").beside(Some(&kept)).unwrap();
         assert_eq!(asked.answer(Question::Limit).unwrap().meanwhile, "");
-        // What was not asked this time stays, too.
+        // An answer to a question that this run did not ask stays, too.
         let users = Answer { verdict: Verdict::Yes, ..answer(Question::Users) };
         let full = Qualification::new(subject(), vec![users]);
         let both = Qualification::new(subject(), vec![answer(Question::Limit)]).beside(Some(&full));
         let kept = both.unwrap().answer(Question::Users).map(|answer| answer.verdict);
         assert_eq!(kept, Some(Verdict::Yes));
-        // Of another driver there is nothing to go on with: all of it, or what was there before.
+        // Answers of another driver are not merged: either all new ones, or those of before.
         assert_eq!(of(Verdict::Unanswered, "580").beside(Some(&yes)), None);
         assert_eq!(of(Verdict::No, "580").beside(Some(&yes)), Some(of(Verdict::No, "580")));
     }

@@ -1,10 +1,11 @@
-//! GPU memory in MiB, the two ways in which a user may write it, and Kubernetes' own.
+//! GPU memory in MiB, its two written forms, and Kubernetes' own.
 
 use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::likely::is_quote;
 use crate::number::{Number, QuantityError, is_exponent, parse_count, unit};
 
 /// GPU memory in MiB (2^20 bytes), the only unit that the ledger and the MPS channel know.
@@ -21,7 +22,7 @@ impl Mib {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// An equal part for each of so many cards, in whole `unit`s. `None` where there is none.
+    /// An equal part for each card, in whole `unit`s. `None` where the amount has none.
     #[must_use]
     pub fn split(self, cards: NonZeroU32, unit: Self) -> Option<Self> {
         let cards = u64::from(cards.get());
@@ -54,6 +55,12 @@ impl Mib {
         if text.is_empty() {
             return Err(QuantityError::Empty);
         }
+        if text.contains(is_quote) {
+            return Err(QuantityError::Quoted);
+        }
+        if text.contains(char::is_whitespace) {
+            return Err(QuantityError::Blank);
+        }
         let number = Number::split(text).ok_or(QuantityError::NotANumber)?;
         if number.negative {
             return Err(QuantityError::Negative);
@@ -63,7 +70,7 @@ impl Mib {
         if suffix.is_empty() || is_exponent(suffix) {
             return Err(QuantityError::NoUnit);
         }
-        // A part of a byte is no amount.
+        // A part of a byte is not an amount.
         let unit = unit(suffix).filter(|(ten, _)| *ten >= 0).ok_or(QuantityError::UnknownUnit)?;
         let bytes = number.value(unit).map_err(|error| match error {
             QuantityError::NotWhole => QuantityError::FractionOfMib,
@@ -163,7 +170,13 @@ mod tests {
             ("7GB", E::UnknownUnit),
             ("7GiB", E::UnknownUnit),
             ("7gi", E::UnknownUnit),
-            ("7 Gi", E::UnknownUnit),
+            ("7 Gi", E::Blank),
+            ("7Gi\r", E::Blank),
+            (" ", E::Blank),
+            ("\"7Gi\"", E::Quoted),
+            ("'7Gi'", E::Quoted),
+            ("50%", E::UnknownUnit),
+            ("all", E::NotANumber),
             ("7m", E::UnknownUnit),
             ("0Gi", E::Zero),
             ("-1Gi", E::Negative),

@@ -1,25 +1,25 @@
-//! So many at once, and one more in each time: of connections, of writes, of lines of a log.
+//! Rate limits of connections, writes and log lines: a burst, and one more in each interval.
 
 use std::time::{Duration, Instant};
 
-/// How many there may be.
+/// A rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// So many at once.
+    /// How many may come at once.
     pub burst: u32,
-    /// And one more in each of these.
+    /// The interval in which one more may come.
     pub every: Duration,
 }
 
-/// What is spent of a [`Rate`]; nothing at the beginning.
+/// The state of a [`Rate`]; a new one is unspent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bucket {
-    /// Up to when all are paid for, one each `every`.
+    /// The time until which everything is paid for, one each `every`.
     paid: Option<Instant>,
 }
 
 impl Bucket {
-    /// When there may be another one: `now`, or later.
+    /// When the next one may come: `now`, or later.
     #[must_use]
     pub fn free_at(&self, rate: Rate, now: Instant) -> Instant {
         let ahead = rate.every.saturating_mul(rate.burst.saturating_sub(1));
@@ -27,13 +27,13 @@ impl Bucket {
         free.map_or(now, |free| free.max(now))
     }
 
-    /// There is another one, whether or not there may be.
+    /// Counts one, whether or not it may come.
     pub fn spend(&mut self, rate: Rate, now: Instant) {
         let from = self.paid.map_or(now, |paid| paid.max(now));
         self.paid = Some(from + rate.every);
     }
 
-    /// Whether there may be another one; then there is.
+    /// Counts one if it may come; returns whether it may.
     pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
         let is_free = self.free_at(rate, now) <= now;
         if is_free {
@@ -42,26 +42,26 @@ impl Bucket {
         is_free
     }
 
-    /// The last one does not count.
+    /// Uncounts the last one.
     pub fn give_back(&mut self, rate: Rate) {
         self.paid = self.paid.and_then(|paid| paid.checked_sub(rate.every));
     }
 }
 
-/// Lines of a log. Those beyond the rate are counted.
+/// A rate limit for log lines, which counts the lines beyond it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lines {
     bucket: Bucket,
-    untold: u64,
+    dropped: u64,
 }
 
 impl Lines {
-    /// Whether there may be one, and how many there might not be before it.
+    /// Returns whether a line may come: if so, the number of lines that were left out before it.
     pub fn take(&mut self, rate: Rate, now: Instant) -> Option<u64> {
         if self.bucket.take(rate, now) {
-            return Some(std::mem::take(&mut self.untold));
+            return Some(std::mem::take(&mut self.dropped));
         }
-        self.untold += 1;
+        self.dropped += 1;
         None
     }
 }
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn lines_that_are_too_many_are_counted_for_the_next_one() {
         let (mut lines, start) = (Lines::default(), Instant::now());
-        let told: Vec<_> = (0..5).map(|_| lines.take(RATE, start)).collect();
-        assert_eq!(told, [Some(0), Some(0), Some(0), None, None]);
+        let taken: Vec<_> = (0..5).map(|_| lines.take(RATE, start)).collect();
+        assert_eq!(taken, [Some(0), Some(0), Some(0), None, None]);
         let later = start + 2 * RATE.every;
         assert_eq!([lines.take(RATE, later), lines.take(RATE, later)], [Some(2), Some(0)]);
     }

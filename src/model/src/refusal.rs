@@ -6,7 +6,7 @@ use crate::printable;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+) => {
-        /// Stable codes of refusals: they stand in messages, logs, status and pages.
+        /// Stable codes of refusals. Messages, logs, status and pages use them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code { $($(#[doc = $doc])+ $variant,)+ }
@@ -21,7 +21,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => $text,)+ }
             }
 
-            /// What it stands for, in a sentence: the line that documents it here.
+            /// Its meaning in one sentence: the line that documents it here.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_start(),)+ }
@@ -188,13 +188,13 @@ impl fmt::Display for Code {
 pub struct Refusal {
     /// The stable code.
     pub code: Code,
-    /// One sentence: what was found. The container is named by the edge that prints it.
+    /// One sentence: what was found. The program that prints it names the container.
     pub sentence: String,
     /// What to do, pasteable.
     pub hint: String,
 }
 
-/// In any case of letters.
+/// Messages in any case of letters.
 const PODMAN_KNOWS: [&str; 4] = [
     "permission denied",
     "operation not permitted",
@@ -209,21 +209,21 @@ impl Refusal {
         Self { code, sentence: printable::line(&sentence).into_owned(), hint: hint.into() }
     }
 
-    /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
-    /// Without the name of a container it is the whole pod's.
+    /// The two lines that the user of an engine reads, in the runtime's log file and on stderr.
+    /// Without the name of a container they are about the whole pod.
     ///
-    /// One line where Podman would show only the first: of a runtime's text with a message of the
-    /// system's that it knows, it shows that line alone (libpod's `getOCIRuntimeError`; seen with
-    /// Podman 5.4).
+    /// Both are one line where Podman would show only the first: Podman shows only the line with a
+    /// message of the system that it knows, out of a runtime's text (libpod's `getOCIRuntimeError`;
+    /// seen with Podman 5.4).
     #[must_use]
     pub fn render(&self, container: &str) -> String {
-        // A refusal of the daemon's comes by the wire.
+        // A daemon's refusal comes over the socket.
         let (sentence, hint) = (printable::line(&self.sentence), printable::line(&self.hint));
         let text = sentence.to_ascii_lowercase();
         let gap = if PODMAN_KNOWS.iter().any(|words| text.contains(words)) { "; " } else { "\n" };
-        let whose =
+        let whom =
             if container.is_empty() { String::new() } else { format!(" container {container:?}") };
-        format!("mpsgate: refused{whose}: {sentence} [{}]{gap}hint: {hint}", self.code)
+        format!("mpsgate: refused{whom}: {sentence} [{}]{gap}hint: {hint}", self.code)
     }
 }
 

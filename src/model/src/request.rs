@@ -14,7 +14,7 @@ mod error;
 
 pub use error::RequestError;
 
-/// Our annotations all begin so.
+/// The prefix of mpsgate's own annotations.
 const PREFIX: &str = "mpsgate.io/";
 const MEMORY: &str = "mpsgate.io/gpu-mem";
 const MEMORY_ACK: &str = GPU_MEMORY;
@@ -31,17 +31,17 @@ pub const CARDS_ANNOTATION: &str = GPU_COUNT;
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 
-/// What a grant says to a container's programs: the MiB that it has on each card.
+/// The variable in which a container's programs find their grant: the MiB on each card.
 pub const GRANTED_MEMORY: &str = "MPSGATE_GPU_MEM_MIB";
-/// – the UUIDs of its cards, with commas between.
+/// The variable with the UUIDs of the grant's cards, with commas between.
 pub const GRANTED_CARDS: &str = "MPSGATE_GPU_UUID";
-/// They are below the prefix of requests, and never read: a container may have another one's, from
-/// an image or from the process that started it.
+/// These are below the prefix of requests and never read as one: a container may have another
+/// one's, from an image or from the process that started it.
 const GRANTED: [&str; 2] = [GRANTED_MEMORY, GRANTED_CARDS];
 
-/// The variables with a claim's token, one for each share: `MPSGATE_GRANT_<claim>.<request>`. CDI
-/// has no edit that makes an annotation, and its variables replace a pod's own of the same name
-/// (container-device-interface, `pkg/cdi/container-edits.go`).
+/// The prefix of variables with a claim's token, one for each share:
+/// `MPSGATE_GRANT_<claim>.<request>`. CDI has no edit that makes an annotation, and its variables
+/// replace a pod's own of the same name (container-device-interface, `pkg/cdi/container-edits.go`).
 pub const CLAIM_ENV_PREFIX: &str = "MPSGATE_GRANT_";
 
 const KNOWN: [&str; 8] =
@@ -85,11 +85,11 @@ impl std::fmt::Display for GpuSelector {
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// GPU memory on all cards together. Absent where the token says it.
+    /// GPU memory on all cards together. Absent where the token has it.
     pub memory: Option<Mib>,
     /// Cards over which it is spread, in equal parts.
     pub cards: NonZeroU32,
-    /// A certain card, else the ledger chooses.
+    /// A certain card; without it the ledger chooses.
     pub gpu: Option<GpuSelector>,
     /// Share of the card's SMs.
     pub compute: Option<ComputeShare>,
@@ -97,17 +97,17 @@ pub struct Request {
     pub priority: Priority,
     /// The uid that the program drops to, where it is not `process.user.uid`.
     pub uid: Option<u32>,
-    /// A device plugin's token, unread here.
+    /// A device plugin's token, which is not read here.
     pub token: Option<String>,
 }
 
-/// Whose words annotations are.
+/// Who wrote the annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
-    /// Somebody who is root anyway.
+    /// A person who is root anyway.
     Operator,
-    /// A pod's author, besides what kubelet and engine add. With a token, how much memory and which
-    /// card is not his to say: he may write what he likes, and it is not read.
+    /// A pod's author; kubelet and the engine add some. With a token the author does not choose the
+    /// memory or the card: what the annotations have of these is not read.
     Pod,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Reads the request of a container, in the words of `author`.
+/// Reads a container's request from annotations of `author`.
 ///
 /// `annotations` and `env` may hold anything; only the names that belong to a request are read.
 /// `env` is empty where requests from env are switched off. Returns `None` where nothing was asked.
@@ -258,13 +258,13 @@ fn parse_memory(name: &str, value: &str) -> Result<Mib, RequestError> {
     })
 }
 
-/// A number of digits alone.
+/// A number that consists of digits alone.
 fn number<T: FromStr>(value: &str) -> Option<T> {
     value.parse().ok().filter(|_| value.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether so many cards can have the amount in equal parts: of whole GiB in ACK's form, else of
-/// whole MiB.
+/// Checks that so many cards can have the amount in equal parts: in whole GiB in ACK's form, else
+/// in whole MiB.
 fn spread(found: &Found<'_>, memory: Option<Mib>, cards: NonZeroU32) -> Result<(), RequestError> {
     let (Some(memory), 2..) = (memory, cards.get()) else { return Ok(()) };
     if let Some((name, value)) = found.of(GPU).next() {
@@ -311,7 +311,7 @@ fn env_of_annotation(name: &'static str) -> &'static str {
 /// The known name that shares the longest beginning with a mistyped one.
 fn nearest(name: &str) -> &'static str {
     let shared = |known: &&str| known.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
-    // The first of equals is the most common mistake's cure: an amount of memory.
+    // Of equals the first is chosen: it corrects the most common mistake, an amount of memory.
     KNOWN.iter().rev().max_by_key(|known| shared(known)).copied().unwrap_or(MEMORY)
 }
 

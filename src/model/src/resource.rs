@@ -1,10 +1,10 @@
-//! What a pod asks for by name and number, and what one of it is worth.
+//! The extended resources that a pod asks for by name and number, and their value in memory.
 //!
 //! The number in a pod is a count of devices, so the unit must be the same wherever the pod may
 //! land: it belongs to the resource's name. `aliyun.com/gpu-mem` is GiB, everywhere. gpushare can
 //! be set to one device per MiB under that same name, and its list then outgrows the 4 MiB that
 //! kubelet takes in a message (gpushare-scheduler-extender issues 16 and 156), and a pod's `7`
-//! means 7 MiB on one node and 7 GiB on another. Finer memory here is a resource that says its
+//! means 7 MiB on one node and 7 GiB on another. Finer memory here is a resource whose name has its
 //! unit: `mpsgate.io/gpu-mem-256mi: 30` is 7.5 GiB.
 
 use std::fmt;
@@ -17,18 +17,18 @@ pub const GPU_MEMORY: &str = "aliyun.com/gpu-mem";
 pub const GPU_COUNT: &str = "aliyun.com/gpu-count";
 /// Percent of one card's compute (ACK).
 pub const GPU_CORE: &str = "aliyun.com/gpu-core.percentage";
-/// Around the N of nos' slices; nos: `nvidia\.com/gpu-\d+gb`.
+/// The name of nos' slices, around N; nos: `nvidia\.com/gpu-\d+gb`.
 const SLICE: (&str, &str) = ("nvidia.com/gpu-", "gb");
-/// Around the N of our finer units.
+/// The name of mpsgate's finer units, around N.
 const UNIT: (&str, &str) = ("mpsgate.io/gpu-mem-", "mi");
 const GIB: u64 = 1024;
 
-/// One extended resource that has to do with GPUs.
+/// An extended resource for GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// [`GPU_MEMORY`].
     Memory,
-    /// A slice of nos, `nvidia.com/gpu-<N>gb`: N GiB, and one for a container.
+    /// A slice of nos, `nvidia.com/gpu-<N>gb`: N GiB, and one slice for a container.
     Slice(u64),
     /// `mpsgate.io/gpu-mem-<N>mi`: N MiB.
     Unit(u64),
@@ -39,7 +39,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// By its name. `010` would be a second name for 10, and is none.
+    /// Parses its name. `010` would be a second name for 10, and is refused.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let numbered = |(before, after): (&str, &str)| -> Option<u64> {
@@ -67,7 +67,7 @@ impl Resource {
         (gib > 0 && gib.checked_mul(GIB).is_some()).then_some(Self::Slice(gib))
     }
 
-    /// The memory that one of it is. `None` for what is no memory.
+    /// The memory of one unit. `None` where the resource is not memory.
     #[must_use]
     pub fn unit(self) -> Option<Mib> {
         match self {
@@ -78,7 +78,7 @@ impl Resource {
         }
     }
 
-    /// The memory that so many of it are. `None` for what is no memory.
+    /// The memory of so many units. `None` where the resource is not memory.
     #[must_use]
     pub fn memory(self, count: u64) -> Option<Mib> {
         self.unit().map(|unit| Mib(unit.0.saturating_mul(count)))
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unit_is_told_by_the_name() {
+    fn the_name_has_the_unit() {
         for (name, resource, three) in [
             ("aliyun.com/gpu-mem", Resource::by(1024), Some(3072)),
             ("mpsgate.io/gpu-mem-256mi", Resource::by(256), Some(768)),
@@ -114,8 +114,8 @@ mod tests {
             ("aliyun.com/gpu-core.percentage", Some(Resource::Core), None),
         ] {
             assert_eq!(Resource::parse(name), resource, "{name}");
-            let said = resource.map(|resource| (resource.to_string(), resource.memory(3)));
-            assert_eq!(said, Some((name.to_owned(), three.map(Mib))));
+            let found = resource.map(|resource| (resource.to_string(), resource.memory(3)));
+            assert_eq!(found, Some((name.to_owned(), three.map(Mib))));
         }
         assert_eq!(
             (Resource::by(0), Resource::slice(0), Resource::slice(u64::MAX)),

@@ -1,5 +1,5 @@
-//! What the installed control program can do, found out by running it for a moment in a directory
-//! of its own. Versions are no guide: distributions patch and rename them.
+//! Finds out what the installed control program can do, by running it for a moment in a directory
+//! of its own. Versions do not show that: distributions patch and rename them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,8 +12,8 @@ use crate::layout::MpsDirectories;
 use crate::process::POLL;
 use crate::protocol::Command as Mps;
 
-/// It answers or ends within milliseconds; from 580 on it looks at every card first (110 ms for one
-/// H200, seconds for eight that no persistence mode keeps awake).
+/// The program answers or ends within milliseconds; from 580 on it looks at every card first (110
+/// ms for one H200, seconds for eight that no persistence mode keeps awake).
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What one version of `nvidia-cuda-mps-control` offers.
@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub server_status: bool,
 }
 
-/// Ends the probed daemon and removes its directories on every way out.
+/// A running probe. Dropping it ends the daemon and removes its directories.
 struct Probe {
     child: Child,
     card: MpsInstance,
@@ -33,7 +33,7 @@ struct Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // Fails only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Err(error) = self.card.dirs().remove() {
@@ -46,8 +46,8 @@ impl Capabilities {
     /// Runs `binary` below `scratch` (an existing directory) and leaves nothing there.
     ///
     /// # Errors
-    /// [`MpsError::Run`], [`MpsError::StartFailed`] when it does not run at all, and what
-    /// directories and channel say.
+    /// [`MpsError::Run`], [`MpsError::StartFailed`] when it does not run at all, and errors of
+    /// directories and channel.
     pub fn probe(binary: &Path, scratch: &Path) -> Result<Self, MpsError> {
         let multiuser = Probe::start(binary, scratch, true)?.is_some();
         let plain = Probe::start(binary, scratch, false)?;
@@ -63,16 +63,16 @@ impl Capabilities {
     }
 }
 
-/// A directory of each probe's own: in a shared one the program that ends at once over its option
-/// would seem to serve, because the other probe's daemon answers. Never a number, which would be
-/// the name of a card (in a container our pid is 1).
+/// A directory for each probe. In a shared one a program that ends at once over its option would
+/// seem to serve, because another probe's daemon answers. The name is never a number, which would
+/// be the name of a card (in a container this pid is 1).
 fn own_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Probe {
-    /// `None` when the program ends instead of serving: its words for an unknown option are those
+    /// `None` if the program ends instead of serving: its text for an unknown option is the same as
     /// for a missing daemon.
     fn start(binary: &Path, scratch: &Path, multiuser: bool) -> Result<Option<Self>, MpsError> {
         let dirs = MpsDirectories::named(scratch, &own_name())?;

@@ -1,5 +1,5 @@
 //! The control channel: one front-end process per command, one command at a time, each with a time
-//! limit. The socket's own protocol is unpublished and stays unused.
+//! limit. The socket's own protocol is unpublished, and mpsgate does not use it.
 //!
 //! Serialised by a mutex here and by `flock` between processes: of two concurrent front-ends 7 %
 //! fail, of eight 72 % (measured). An operator's front-end cannot be locked out; its collisions
@@ -24,15 +24,15 @@ use crate::protocol::{
 };
 use crate::run::{Failure, OUTPUT_CAP, run};
 
-/// After this a control daemon counts as wedged; it answers within 5 ms (measured).
+/// The time after which a control daemon counts as wedged; it answers within 5 ms (measured).
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where a daemon's sockets are.
+/// The place of a daemon's sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// In its own mount namespace.
     Private,
-    /// In ours.
+    /// In this process's mount namespace.
     PlainSight,
 }
 
@@ -47,7 +47,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The channel of `dirs`, spoken through the front-end `binary`.
+    /// The channel of `dirs`, with `binary` as front-end.
     #[must_use]
     pub fn new(binary: &Path, dirs: &MpsDirectories) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Channel {
         }
     }
 
-    /// Of a daemon that no launcher started: its directory is the one that we see.
+    /// For a daemon that no launcher started: its directory is the visible one.
     pub(crate) fn in_plain_sight(mut self) -> Self {
         self.place = Place::PlainSight;
         self
@@ -72,12 +72,12 @@ impl Channel {
         self
     }
 
-    /// How long one command may take.
+    /// The time limit of one command.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// That no command was answered.
+    /// The error for a command without an answer.
     pub(crate) fn wedged(&self) -> MpsError {
         MpsError::Wedged {
             pipe_dir: self.dirs.pipe_dir(),
@@ -86,7 +86,7 @@ impl Channel {
         }
     }
 
-    /// Sends one command and reads its answer. A glitch is tried once more where that is harmless.
+    /// Sends one command and reads its answer. A glitch is tried once more if that is harmless.
     ///
     /// # Errors
     /// [`MpsError::NotRunning`], [`MpsError::Wedged`], [`MpsError::ChannelBusy`], and one variant
@@ -95,10 +95,10 @@ impl Channel {
         answer_of(command, &self.ask_for_text(command)?)
     }
 
-    /// The same, but for what the answer says: as NVIDIA's program prints it.
+    /// The same, but returns the answer as NVIDIA's program prints it.
     ///
     /// # Errors
-    /// As [`Self::ask`], but for what an answer may refuse.
+    /// As [`Self::ask`], except for refusals in the answer.
     pub fn ask_for_text(&self, command: &Command) -> Result<String, MpsError> {
         let (_turn, _lock) = self.take_turn()?;
         match self.text_of(command, self.timeout) {
@@ -111,9 +111,9 @@ impl Channel {
         }
     }
 
-    /// As [`Self::ask`], but over at `deadline`, waiting for a turn included, and never tried
-    /// again: for whom no answer is better than a late one. The front-end that is still waiting
-    /// then is killed.
+    /// As [`Self::ask`], but ends at `deadline`, including the wait for a turn, and never tries
+    /// again: for callers that prefer no answer to a late one. It kills a front-end that is still
+    /// waiting then.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -134,7 +134,7 @@ impl Channel {
         }
     }
 
-    /// Pids of a server's clients, as the host counts.
+    /// Pids of a server's clients, in the host's pid namespace.
     ///
     /// # Errors
     /// As [`Self::ask`]; [`MpsError::ServerNotFound`].
@@ -202,8 +202,9 @@ impl Channel {
         Err(MpsError::LimitNotApplied { limit_mib: mib.get(), answer })
     }
 
-    /// Asks the daemon to end; clients get `grace`. The end of its process is the caller's to see:
-    /// the exit status of the front-end is not reliable (measured: 0 and 1 for the same end).
+    /// Asks the daemon to end; clients get `grace`. The caller has to watch for the end of its
+    /// process: the exit status of the front-end is not reliable (measured: 0 and 1 for the same
+    /// end).
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -211,7 +212,7 @@ impl Channel {
         let timeout_s = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
         let (_turn, _lock) = self.take_turn()?;
         match self.text_of(&Command::Quit { timeout_s }, self.timeout.saturating_add(grace)) {
-            // It closed the connection and ended: what was asked for.
+            // It closed the connection and ended, as requested.
             Ok(_) | Err(MpsError::ChannelBroken { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -223,8 +224,8 @@ impl Channel {
             if with_sentinel { format!("{command}\n{SENTINEL}\n") } else { format!("{command}\n") };
         let pipe_dir = self.dirs.pipe_dir();
         let not_running = || MpsError::NotRunning { pipe_dir: pipe_dir.clone() };
-        // Held until the front-end has ended, which reaches it by our own /proc: a pid would be
-        // another process's once the daemon has ended.
+        // Kept open until the front-end has ended, which reaches it through this process's /proc: a
+        // pid would be another process's once the daemon has ended.
         let pipe = match self.place {
             Place::Private => Some(self.dirs.open_pipe()?.ok_or_else(not_running)?),
             Place::PlainSight => None,
@@ -263,8 +264,8 @@ impl Channel {
         printed.map(str::to_owned).ok_or_else(|| MpsError::EmptyAnswer { command: named() })
     }
 
-    /// Waits for our turn in this process, then among all processes; at most twice the time that
-    /// one command may take.
+    /// Waits for a turn in this process, then among all processes; at most twice the time of one
+    /// command.
     pub(crate) fn take_turn(
         &self,
     ) -> Result<(std::sync::MutexGuard<'_, ()>, Flock<File>), MpsError> {
@@ -290,7 +291,7 @@ impl Channel {
         loop {
             let file = lock::open(&path).map_err(|source| self.no_lock_file(source))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // Removed by a stop while we waited: a lock on it keeps nobody out.
+                // A stop removed it during the wait: a lock on it excludes nobody.
                 Ok(held) if is_at(&held, &path) => return Ok((turn, held)),
                 Ok(_) | Err((_, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => {}
                 Err((_, errno)) => return Err(MpsError::fs("lock", &path, errno)),
@@ -338,7 +339,7 @@ fn server_of(command: &Command) -> i32 {
     }
 }
 
-/// An answer of another command's type cannot come out of [`Answer::parse`].
+/// [`Answer::parse`] never returns another command's type of answer.
 fn surprise(command: &Command, answer: &Answer) -> MpsError {
     MpsError::Unparsable { command: command.to_string(), answer: format!("{answer:?}") }
 }

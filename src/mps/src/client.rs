@@ -1,7 +1,7 @@
-//! A card's clients: who they are, and the end of their GPU work.
+//! A card's clients: their pids, and the end of their GPU work.
 //!
 //! A client that is killed with work outstanding can leave the server and its other clients in an
-//! undefined state; one that was terminated first cannot (NVIDIA MPS documentation, r615).
+//! undefined state; a client that was terminated first cannot (NVIDIA MPS documentation, r615).
 //! `terminate_client` prints 0 when it succeeds, and else a number of CUDA's, as 201 for a client
 //! that is not there (measured on 580.159.04, on an H200).
 
@@ -13,16 +13,16 @@ use crate::protocol::{Answer, Command};
 use crate::state::Server;
 
 impl MpsInstance {
-    /// The card's servers, each with the pids of its clients as the host counts.
+    /// The card's servers, each with the pids of its clients in the host's pid namespace.
     ///
     /// # Errors
-    /// What the channel says.
+    /// Errors of the channel.
     pub fn clients(&self) -> Result<Vec<(Server, Vec<i32>)>, MpsError> {
         let mut all = Vec::new();
         for server in self.servers()? {
             match self.channel().client_list(server.pid) {
                 Ok(clients) => all.push((server, clients)),
-                // Ended between the two questions.
+                // The server ended between the two questions.
                 Err(MpsError::ServerNotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -30,12 +30,12 @@ impl MpsInstance {
         Ok(all)
     }
 
-    /// Ends the GPU work of each client that `doomed` names; returns their pids. Over at
-    /// `deadline`: then the error says which command had no answer, and those before it were
-    /// carried out.
+    /// Ends the GPU work of each client that `doomed` selects; returns their pids. It ends at
+    /// `deadline`: then the error names the command that had no answer, and the commands before it
+    /// were carried out.
     ///
     /// # Errors
-    /// What the channel says.
+    /// Errors of the channel.
     pub fn terminate_clients(
         &self,
         doomed: impl Fn(i32) -> bool,
@@ -44,7 +44,7 @@ impl MpsInstance {
         let ask = |command| self.channel().ask_until(&command, deadline);
         let pids = |answer| match answer {
             Ok(Answer::Pids(pids)) => Ok(pids),
-            // Ended between two questions, and its clients with it.
+            // The server and its clients ended between two questions.
             Ok(_) | Err(MpsError::ServerNotFound { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         };
@@ -67,8 +67,8 @@ impl MpsInstance {
     }
 }
 
-/// Whether the last line is a number other than 0. Older drivers may say something else, which says
-/// nothing.
+/// Whether the last line is a number other than 0. Older drivers may print another text, which
+/// means nothing.
 fn is_refused(lines: &[String]) -> bool {
     lines.last().and_then(|line| line.parse::<u32>().ok()).is_some_and(|code| code != 0)
 }

@@ -1,6 +1,6 @@
-//! The connections of a control daemon, as the kernel shows them. One that stays is a reason to ask
-//! the daemon how it is: while a front-end is connected it turns all others away, and looks as if
-//! it rested (measured on 535 and 550).
+//! The connections of a control daemon, as the kernel shows them. A connection that stays is a
+//! reason to ask the daemon for its state: while a front-end is connected the daemon turns all
+//! others away, and looks at rest (measured on 535 and 550).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,13 +12,13 @@ use crate::instance::{ControlDaemon, MpsInstance};
 pub struct Connections(BTreeSet<u64>);
 
 impl Connections {
-    /// Those that are in both.
+    /// The sockets in both.
     #[must_use]
     pub fn in_both(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Whether some of these are not among `known`.
+    /// Whether some of these are not in `known`.
     #[must_use]
     pub fn has_more_than(&self, known: &Self) -> bool {
         !self.0.is_subset(&known.0)

@@ -1,4 +1,4 @@
-//! Every way in which this crate can fail, with the object in the variant and the remedy apart.
+//! The errors of this crate. The variant names the object; the remedy is apart.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::supervisor::HoldError;
 
 mod hint;
 
-/// What went wrong with an MPS control daemon, its directories or its channel.
+/// An error of an MPS control daemon, its directories or its channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
@@ -18,7 +18,7 @@ pub enum MpsError {
         action: &'static str,
         /// What it was applied to.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -27,7 +27,7 @@ pub enum MpsError {
     Run {
         /// The program's path.
         program: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -37,7 +37,8 @@ pub enum MpsError {
         /// The path as configured.
         path: PathBuf,
     },
-    /// A socket path would not fit into `sockaddr_un`; the control daemon then dies without a word.
+    /// A socket path does not fit into `sockaddr_un`; the control daemon would exit without a
+    /// message.
     #[error("the socket path {} has {length} bytes, a Unix socket allows 107", path.display())]
     SocketPathTooLong {
         /// The longest socket path of the card.
@@ -45,25 +46,25 @@ pub enum MpsError {
         /// Its length in bytes.
         length: usize,
     },
-    /// Something other than a directory stands where one of ours belongs.
+    /// Something other than a directory has the name of one of mpsgate's.
     #[error("{} is not a directory but {found}; it was not made by mpsgate", path.display())]
     Planted {
-        /// Where it stands.
+        /// Its path.
         path: PathBuf,
         /// What it is: `a symbolic link`, `a regular file`.
         found: &'static str,
     },
-    /// A directory belongs to somebody else.
+    /// A directory has the wrong owner.
     #[error("{} belongs to uid {found}, expected uid {expected}", path.display())]
     ForeignOwner {
         /// The directory.
         path: PathBuf,
         /// Its owner.
         found: u32,
-        /// Who must own it.
+        /// The expected owner.
         expected: u32,
     },
-    /// A directory can be written by others, so nothing in it can be trusted.
+    /// Others can write a directory, so nothing in it can be trusted.
     #[error("{} has mode {mode:04o}, which lets others write into it", path.display())]
     WritableByOthers {
         /// The directory.
@@ -71,15 +72,15 @@ pub enum MpsError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A file that the control daemon made is gone, or something else has its place.
+    /// A file that the control daemon made is gone, or replaced.
     #[error("the control daemon's {} is {found}", path.display())]
     Lost {
         /// The file.
         path: PathBuf,
-        /// `missing`, or what is there.
+        /// `missing`, or what was found.
         found: &'static str,
     },
-    /// Removal left something behind.
+    /// Removal left files behind.
     #[error("left behind: {}", paths.join(", "))]
     LeftBehind {
         /// Each path with the reason.
@@ -99,7 +100,7 @@ pub enum MpsError {
         pipe_dir: PathBuf,
         /// The command that got no answer.
         command: String,
-        /// How long was waited, in milliseconds.
+        /// How long mpsgate waited, in milliseconds.
         after_ms: u128,
     },
     /// Another process of mpsgate kept the channel for too long.
@@ -107,7 +108,7 @@ pub enum MpsError {
     ChannelBusy {
         /// The lock file.
         lock: PathBuf,
-        /// How long was waited, in milliseconds.
+        /// How long mpsgate waited, in milliseconds.
         after_ms: u128,
     },
     /// The front-end failed in the middle of a command.
@@ -115,7 +116,7 @@ pub enum MpsError {
     ChannelBroken {
         /// The command.
         command: String,
-        /// What the front-end said, or its exit status.
+        /// The front-end's output, or its exit status.
         detail: String,
     },
     /// The front-end reported success and printed nothing, twice (measured when front-ends
@@ -139,18 +140,18 @@ pub enum MpsError {
         /// The command.
         command: String,
     },
-    /// The server of that pid is gone.
+    /// There is no server with that pid.
     #[error("the MPS control daemon has no server {server}")]
     ServerNotFound {
         /// The pid that was asked for.
         server: i32,
     },
-    /// The control daemon refused the command to us.
+    /// The control daemon refused the command.
     #[error("the MPS control daemon refused `{command}`: {answer}")]
     NotPermitted {
         /// The command.
         command: String,
-        /// Its words.
+        /// The answer.
         answer: String,
     },
     /// The answer has no known form.
@@ -158,10 +159,10 @@ pub enum MpsError {
     Unparsable {
         /// The command.
         command: String,
-        /// What was printed.
+        /// The printed text.
         answer: String,
     },
-    /// The limit read back is not the one that was set.
+    /// The limit that was read back is not the one that was set.
     #[error("the memory limit of {limit_mib} MiB was not applied, the control daemon reports {}", answer.as_deref().unwrap_or("none"))]
     LimitNotApplied {
         /// The limit that was sent.
@@ -175,7 +176,7 @@ pub enum MpsError {
     StartFailed {
         /// The card's number.
         card: u32,
-        /// What was seen.
+        /// What mpsgate saw.
         reason: String,
         /// The end of its log.
         tail: String,
@@ -191,17 +192,17 @@ pub enum MpsError {
         /// The servers.
         pids: Vec<i32>,
     },
-    /// Somebody else holds the lock of the control daemon.
+    /// Another process holds the lock of the control daemon.
     #[error("{} is locked by pid {pid}, which is not our control daemon: {why}", lock.display())]
     Stranger {
         /// The lock file.
         lock: PathBuf,
-        /// Who holds it.
+        /// Its pid.
         pid: i32,
         /// The check that failed.
         why: String,
     },
-    /// A control daemon of the card lives that no launcher started, or whose lock is gone.
+    /// A control daemon of the card runs that no launcher started, or that has lost its lock.
     #[error(
         "pid {pid} is a control daemon of card {card} without its lock: an older mpsgate started it"
     )]
@@ -213,7 +214,7 @@ pub enum MpsError {
         /// The control daemon.
         pid: i32,
     },
-    /// The process survived SIGKILL for as long as we waited.
+    /// The process survived SIGKILL for as long as mpsgate waited.
     #[error("pid {pid} is still there after SIGKILL")]
     StillRunning {
         /// The process.
@@ -227,7 +228,7 @@ pub enum MpsError {
     Systemctl {
         /// Its arguments.
         arguments: String,
-        /// Its words or exit status.
+        /// Its output or exit status.
         detail: String,
     },
 
@@ -238,9 +239,9 @@ pub enum MpsError {
         card: u32,
         /// The server's pid.
         server: i32,
-        /// Whom it serves.
+        /// The uid that it serves.
         serves: u32,
-        /// Who asked.
+        /// The uid that was asked for.
         wanted: u32,
     },
     /// The server ended right after its start.
@@ -248,7 +249,7 @@ pub enum MpsError {
     ServerDied {
         /// The card's number.
         card: u32,
-        /// Whom it was to serve.
+        /// The uid that it was to serve.
         uid: u32,
         /// The end of the log.
         tail: String,
@@ -261,7 +262,7 @@ pub enum MpsError {
     ServerNotReady {
         /// The card's number.
         card: u32,
-        /// Whom it was to serve.
+        /// The uid that it was to serve.
         uid: u32,
         /// The last status seen.
         status: String,
@@ -275,7 +276,7 @@ pub enum MpsError {
         /// The text as given.
         uuid: String,
     },
-    /// A lease file cannot be understood; it is left as it is.
+    /// A lease file cannot be read; it is left unchanged.
     #[error("the compute-mode lease {} cannot be read: {reason}", path.display())]
     LeaseCorrupt {
         /// The file.
@@ -283,14 +284,14 @@ pub enum MpsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A lease file of another version; it is left as it is.
+    /// A lease file has another version's format; it is left unchanged.
     #[error("the compute-mode lease {} has format {found}, this version knows {known}", path.display())]
     LeaseNewer {
         /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// Ours.
+        /// The format of this version.
         known: u32,
     },
 }
@@ -313,7 +314,7 @@ impl MpsError {
         Self::Fs { action, path: path.into(), source: source.into() }
     }
 
-    /// Whether a file or directory is not there.
+    /// Whether a file or directory is missing.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Fs { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

@@ -1,22 +1,24 @@
 //! Recognising the processes of a card.
 //!
-//! A daemon is known by the POSIX lock that it holds on `daemon.lock` for as long as it lives: the
-//! kernel names the holder. The launcher took it, root alone can open the file, and neither the
-//! daemon's own lock nor its pid file, which others can write, is looked at.
+//! A daemon holds a POSIX lock on `daemon.lock` for as long as it lives, and the kernel names the
+//! lock's holder. The launcher took the lock, and only root can open the file. The daemon's own
+//! lock and its pid file are ignored, because others can write them.
+
+use std::ffi::OsStr;
 
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::kept::SERVER_PROGRAM;
 use crate::lock::lock_holder;
-use crate::process::{Process, all_pids};
+use crate::process::{Process, all_pids, all_running};
 
 impl MpsInstance {
-    /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is
-    /// found too.
+    /// The daemon that runs in this directory, if any. It does not ask the channel, so it finds a
+    /// wedged daemon too.
     ///
     /// # Errors
-    /// [`MpsError::Stranger`] when the lock's holder is not our daemon; [`MpsError::Unlocked`] when
-    /// a daemon of the card lives without the lock; [`MpsError::Fs`].
+    /// [`MpsError::Stranger`] when another process holds the lock; [`MpsError::Unlocked`] when a
+    /// daemon of the card lives without the lock; [`MpsError::Fs`].
     pub fn find_running(&self) -> Result<Option<ControlDaemon>, MpsError> {
         let found = self.find_locked()?;
         if found.is_none()
@@ -28,7 +30,7 @@ impl MpsInstance {
         Ok(found)
     }
 
-    /// The daemon that holds the lock at its place. Cheap: for a loop that waits for one.
+    /// The daemon that holds the lock at its path. Cheap: for a loop that waits for one.
     pub(crate) fn find_locked(&self) -> Result<Option<ControlDaemon>, MpsError> {
         let lock = self.dirs().daemon_lock();
         let holder =
@@ -37,7 +39,8 @@ impl MpsInstance {
         let process = Process::find(pid)
             .map_err(|source| MpsError::fs("look at process", format!("/proc/{pid}"), source))?;
         let Some(process) = process else {
-            // Ended since, or lives in a pid namespace that we cannot see (the kernel says 0).
+            // It has ended since, or is in a pid namespace that is not visible (the kernel reports
+            // 0).
             if pid > 0 {
                 return Ok(None);
             }
@@ -75,23 +78,22 @@ impl MpsInstance {
     }
 
     /// Server processes of this card, whether or not their control daemon lives: those in the mount
-    /// namespace of a control daemon of ours. Only root makes a namespace like that: it belongs to
+    /// namespace of a control daemon of mpsgate. Only root can make such a namespace: it belongs to
     /// the node's user namespace, has the node's `/`, and has a tmpfs on the card's directory. No
-    /// user can make one or enter one, and the servers keep theirs when their control daemon ends.
+    /// user can make or enter one, and the servers stay in it when their control daemon ends.
     #[must_use]
     pub fn servers_alive(&self) -> Vec<Process> {
-        self.with_its_tmpfs(|process| {
-            process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM))
-        })
+        self.with_its_tmpfs(all_running(OsStr::new(SERVER_PROGRAM)))
     }
 
-    /// Whoever is in the mount namespace of a control daemon of ours, of those that are wanted.
-    pub(crate) fn with_its_tmpfs(&self, is_wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
+    /// All processes in the mount namespace of a control daemon of mpsgate.
+    pub(crate) fn all_alive(&self) -> Vec<Process> {
+        self.with_its_tmpfs(all_pids().into_iter().filter_map(Process::open))
+    }
+
+    fn with_its_tmpfs(&self, processes: impl Iterator<Item = Process>) -> Vec<Process> {
         let (pipe_dir, roots) = (self.dirs().pipe_dir(), self.trusted_roots());
-        all_pids()
-            .into_iter()
-            .filter_map(Process::open)
-            .filter(is_wanted)
+        processes
             .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
             .filter(|process| process.has_tmpfs_at(&pipe_dir))
             .collect()

@@ -1,5 +1,5 @@
-//! The card's gate: another program of ours, which serves the containers' own sockets. It is known
-//! by the lock that it holds for as long as it lives: the kernel names the holder.
+//! The card's gate: another program of mpsgate, which serves the containers' own sockets. It holds
+//! a lock for as long as it lives, and the kernel names the lock's holder.
 
 use mpsgate_host::crash_point;
 
@@ -11,10 +11,10 @@ use crate::spawner::Spawner;
 use crate::stop::end;
 
 impl MpsInstance {
-    /// The gate that serves the card, if any does.
+    /// The gate that serves the card, if one does.
     ///
     /// # Errors
-    /// [`MpsError::Stranger`] where its process cannot be seen; [`MpsError::Fs`].
+    /// [`MpsError::Stranger`] if its process cannot be seen; [`MpsError::Fs`].
     pub fn gate(&self) -> Result<Option<Process>, MpsError> {
         let lock = self.dirs().gate_lock();
         let holder =
@@ -31,10 +31,11 @@ impl MpsInstance {
         }
     }
 
-    /// Has the card's gate started where none serves it; returns before it does. Whether it was.
+    /// Starts the card's gate if none serves it, and returns before it serves. Returns whether it
+    /// did.
     ///
     /// # Errors
-    /// As [`Self::gate`], and what the spawner says.
+    /// As [`Self::gate`], and errors of the spawner.
     pub fn ensure_gate(&self, spawner: &dyn Spawner) -> Result<bool, MpsError> {
         spawner.tend();
         if self.gate()?.is_some() {
@@ -45,10 +46,10 @@ impl MpsInstance {
         Ok(true)
     }
 
-    /// Ends the card's gate, and what keeps its sockets.
+    /// Ends the card's gate, and the store of its sockets.
     ///
     /// # Errors
-    /// As [`Self::gate`]; [`MpsError::StillRunning`]; what the spawner says.
+    /// As [`Self::gate`]; [`MpsError::StillRunning`]; errors of the spawner.
     pub fn end_gate(&self, spawner: &dyn Spawner) -> Result<(), MpsError> {
         spawner.stop_gate(self)?;
         match self.gate()? {

@@ -1,47 +1,30 @@
-//! Whether a control daemon is at rest, and what keeps one from answering. No container has a
-//! connection to it. Whoever else has one can hold it up in two ways (measured on 535 and 550):
+//! Whether a control daemon is at rest, and what keeps it from answering. No container has a
+//! connection to it. A process that has one can delay it in two ways (measured on 535 and 550):
 //!
-//! - A connection that says nothing: the daemon waits for its greeting without a limit, and serves
-//!   nobody meanwhile. The gate and mpsgate's front-ends give up after some seconds.
+//! - A silent connection: the daemon waits for its greeting without a limit, and serves no other
+//!   meanwhile. The gate and mpsgate's front-ends give up after some seconds.
 //! - A front-end that stays (`sleep 1000 | nvidia-cuda-mps-control`): the daemon serves one at a
-//!   time and turns all others away, with exit status 1 (550) or without a word (535). It is seen
-//!   to rest.
+//!   time and turns all others away, with exit status 1 (550) or without a message (535). It looks
+//!   at rest.
 
 use std::fs;
 
 use mpsgate_host::procfs;
+pub use mpsgate_model::WedgeCause;
 use nix::libc;
 
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
 
-/// Why a living control daemon does not answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WedgeCause {
-    /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
-    Stopped,
-    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
-    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
-    /// [`crate::MpsInstance::drain_log`] gets it going again.
-    LogBlocked,
-    /// Somebody stopped the card's server, which the daemon waits for.
-    ServerStopped {
-        /// The server's pid.
-        server: i32,
-    },
-    /// Nothing could be found out: it waits for somebody, or works.
-    Unknown,
-}
-
-/// What a control daemon does right now, read from /proc: costs microseconds and disturbs nobody.
+/// What a control daemon does now, read from /proc in microseconds without disturbing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glance {
-    /// Its main thread waits for whoever comes. A daemon whose cgroup is frozen looks like this
-    /// too, so a command must be asked now and then.
+    /// Its main thread waits for any connection. A daemon with a frozen cgroup looks like this too,
+    /// so a command must be sent now and then.
     AtRest,
-    /// It works, or waits for one certain descriptor: only a command can tell which.
+    /// It works, or waits for one certain descriptor: only a command can show which.
     Busy,
-    /// Somebody stopped it.
+    /// It was stopped.
     Stopped,
     /// It has ended.
     Gone,
@@ -50,8 +33,8 @@ pub enum Glance {
 }
 
 impl MpsInstance {
-    /// Why a daemon that does not answer does not; the cause may have passed a moment later. Says
-    /// nothing about one that does.
+    /// Why a silent daemon does not answer; the cause may pass a moment later. The result means
+    /// nothing for a daemon that answers.
     #[must_use]
     pub fn wedge_cause(&self, daemon: &ControlDaemon) -> WedgeCause {
         let process = &daemon.process;
@@ -70,7 +53,7 @@ impl MpsInstance {
         }
     }
 
-    /// Looks at the daemon without a word to it.
+    /// Reads the daemon's state without a command.
     #[must_use]
     pub fn glance(&self, daemon: &ControlDaemon) -> Glance {
         let process = &daemon.process;
@@ -88,8 +71,8 @@ impl MpsInstance {
     }
 }
 
-/// Calls in which a process waits for more than one thing. The control daemon rests in `poll`
-/// (measured on 535 and 550); newer ones may use another.
+/// System calls in which a process waits for more than one thing. The control daemon rests in
+/// `poll` (measured on 535 and 550); newer ones may use another.
 const WAITS_FOR_ANYBODY: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
@@ -144,7 +127,7 @@ mod tests {
             parse_call("47 0x4 0x7ffd 0x40000000 0x0 0x0 0x640 0x7ffc 0x7f12\n"),
             Some(Call::Sleeping { number: 47, first: Some(4) })
         );
-        // An address is no descriptor.
+        // An address is not a descriptor.
         assert_eq!(
             parse_call("7 0x7faf9dd0aaaa 0x3 0xffffffff"),
             Some(Call::Sleeping { number: 7, first: None })

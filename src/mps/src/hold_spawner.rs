@@ -1,5 +1,5 @@
-//! Control daemons that another program of ours keeps, [`crate::supervisor`]: for pods, which take
-//! along all that runs in them, and for hosts on which no systemd keeps a unit for each card.
+//! Control daemons that the holder keeps running, [`crate::supervisor`]: for pods, which end all of
+//! their processes, and for hosts on which no systemd keeps a unit for each card.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,24 +18,24 @@ use crate::process::{POLL, Process};
 use crate::spawner::{Spawner, Started, UnitSpawner};
 use crate::supervisor::{Answer, HoldError, Request, Start, ask, open_log};
 
-/// How long a holder that was just started may take until it answers.
+/// How long a new holder may take until it answers.
 const STARTS: Duration = Duration::from_secs(10);
-/// A holder's log that is longer begins anew with the next holder.
+/// A longer log is emptied when the next holder starts.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// Asks the holder whose directory this is.
+/// A spawner that asks the holder in this directory.
 #[derive(Debug)]
 pub struct HoldSpawner {
     dir: PathBuf,
     orders: PathBuf,
     own: Option<OwnHolder>,
-    /// When was asked the last time whether it is there.
+    /// When the holder's presence was last checked.
     asked: Mutex<Option<Instant>>,
 }
 
-/// How a holder is started where none answers: as the unit `mpsgate-hold.service` where systemd
-/// runs, else as a process that outlives us. Never as our child below systemd: our unit's filter of
-/// namespaces would forbid the launcher to leave the node's.
+/// How a holder is started if none answers: as the unit `mpsgate-hold.service` where systemd runs,
+/// else as a process that outlives mpsgated. It is never mpsgated's child below systemd: the unit's
+/// filter of namespaces would forbid the launcher to leave the node's.
 #[derive(Debug)]
 pub struct OwnHolder {
     /// `mpsgated`.
@@ -48,25 +48,25 @@ pub struct OwnHolder {
     pub mps: PathBuf,
     /// Starts the unit; `None` where no systemd runs.
     pub unit: Option<UnitSpawner>,
-    /// The one that we started as a process: to be waited for, that it does not stay a zombie.
+    /// The holder that this process started, to be waited for, so that it does not stay a zombie.
     pub started: Mutex<Option<Child>>,
 }
 
 impl HoldSpawner {
-    /// `orders`: the directory in which the gates' parent finds which are to run. Touches nothing.
+    /// `orders` is the directory in which the gates' parent finds its orders. Touches nothing.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>, orders: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), orders: orders.into(), own: None, asked: Mutex::new(None) }
     }
 
-    /// Starts a holder itself where none answers.
+    /// Starts a holder itself if none answers.
     #[must_use]
     pub fn with_own(mut self, own: OwnHolder) -> Self {
         self.own = Some(own);
         self
     }
 
-    /// Asks; where nobody answers a holder is started, once, if that is ours to do.
+    /// Asks the holder; starts one, once, if none answers and this spawner may.
     fn ask(&self, request: &Request) -> Result<Answer, MpsError> {
         let answer = ask(&self.dir, request);
         let (Err(HoldError::Away { .. }), Some(own)) = (&answer, &self.own) else {
@@ -88,7 +88,7 @@ impl HoldSpawner {
         self.orders.join(mps.card().to_string())
     }
 
-    /// Whether a holder answers, one that we could use.
+    /// Whether a usable holder answers.
     #[must_use]
     pub fn is_available(&self) -> bool {
         match ask(&self.dir, &Request::Check) {
@@ -103,8 +103,8 @@ impl HoldSpawner {
 }
 
 impl Spawner for HoldSpawner {
-    /// A holder that has ended is no zombie for long, and has a successor within 10 s: the gates'
-    /// sockets lie there while a gate is replaced, and a gate brings them within 5 s more.
+    /// Waits for a holder that has ended and starts another within 10 s: the gates' sockets are
+    /// kept there while a gate is replaced, and a gate brings them within 5 s more.
     fn tend(&self) {
         let Some(own) = &self.own else { return };
         own.lock().take_if(|child| !matches!(child.try_wait(), Ok(None)));
@@ -115,7 +115,7 @@ impl Spawner for HoldSpawner {
             }
             *asked = Some(Instant::now());
         }
-        // One that hangs is there: only who is refused by the kernel knows that none is.
+        // A holder that hangs is there: only a refusal of the kernel shows that there is none.
         let is_none = |source: &io::Error| {
             matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
@@ -150,7 +150,7 @@ impl Spawner for HoldSpawner {
         }
     }
 
-    /// In a pod the gates' parent is another container: a file is its order.
+    /// In a pod the gates' parent is another container, and a file is its order.
     fn start_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
         match self.ask(&Request::StartGate(mps.card()))? {
             Answer::Started(_) => return Ok(()),
@@ -174,10 +174,10 @@ impl Spawner for HoldSpawner {
         }
         let store = fd_store::socket(mps.dirs().root());
         let forget = fd_store::Request::Forget { card: mps.card() };
-        let told =
+        let sent =
             fd_store::dial(&store).and_then(|socket| fd_store::send(socket.as_fd(), &forget, None));
-        match told {
-            // Where no holder is, none keeps anything.
+        match sent {
+            // Without a holder nothing is kept.
             Err(error) if !fd_store::is_away(&error) => Err(MpsError::fs("tell", store, error)),
             _ => Ok(()),
         }
@@ -195,7 +195,7 @@ impl OwnHolder {
     }
 
     fn start(&self, dir: &Path) -> Result<(), MpsError> {
-        // Who runs without our unit files is not in our unit either.
+        // A mpsgated without the unit files is not in the unit either.
         if let Some(unit) = &self.unit
             && unit.has_holder()
         {
@@ -206,7 +206,7 @@ impl OwnHolder {
         if let Some(child) = started.as_mut()
             && child.try_wait().map_err(failed)?.is_none()
         {
-            // It is on its way, or hangs: the caller waits for its answer.
+            // It is starting, or hangs: the caller waits for its answer.
             return Ok(());
         }
         file::make_directory(dir, 0o700)
@@ -217,7 +217,7 @@ impl OwnHolder {
             log.set_len(0).map_err(|source| MpsError::fs("trim log", &path, source))?;
         }
         let errors = log.try_clone().map_err(|source| MpsError::fs("open log", &path, source))?;
-        // It makes a session of its own, and is init's as soon as we end.
+        // It makes a session of its own, and becomes init's child when this process ends.
         let child = Command::new(&self.program)
             .arg0("mpsgated")
             .args(["hold", "--dir"])
@@ -242,8 +242,8 @@ impl OwnHolder {
     }
 }
 
-/// `auto`: the holder where one answers, the units where this machine has a systemd and our unit
-/// files that they are for, else a holder that we start.
+/// `auto`: the holder if one answers, the units if this machine has a fitting systemd and the unit
+/// files, else a holder that this spawner starts.
 #[must_use]
 pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner, own: OwnHolder) -> Box<dyn Spawner> {
     if !holder.is_available() && unit.is_available() {

@@ -1,6 +1,6 @@
-//! One card's control daemon: with which program, directories and settings it runs.
+//! One card's control daemon: its program, directories and settings.
 //!
-//! It is found in `find.rs`, started in `start.rs`, and `state.rs` says how it is.
+//! `find.rs` finds it, `start.rs` starts it, and `state.rs` reads its state.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ pub struct MpsInstance {
     channel: Channel,
 }
 
-/// A control daemon whose program, owner and directory were checked.
+/// A control daemon with a checked program, owner and directory.
 #[derive(Debug)]
 pub struct ControlDaemon {
     /// The daemon's process.
     pub process: Process,
     /// Its program was replaced on disk since it was started, as an upgrade of the driver does. It
-    /// is ours all the same, with all its clients.
+    /// is still the card's daemon, with all its clients.
     pub replaced: bool,
 }
 
@@ -48,27 +48,27 @@ impl MpsInstance {
         Self { card, uuid: uuid.into(), binary, multiuser: false, hold_dir: None, dirs, channel }
     }
 
-    /// Starts it with one root server for all uids; only where [`crate::Capabilities`] says so.
+    /// Starts it with one root server for all uids; only if [`crate::Capabilities`] allows that.
     #[must_use]
     pub fn with_multiuser(mut self, multiuser: bool) -> Self {
         self.multiuser = multiuser;
         self
     }
 
-    /// Knows what a holder with that directory started, whose `/` is not ours.
+    /// Accepts processes that a holder with that directory started, with its own `/`.
     #[must_use]
     pub fn with_holder(mut self, dir: PathBuf) -> Self {
         self.hold_dir = Some(dir);
         self
     }
 
-    /// Whose `/` a control daemon or server of ours can have: ours, or the holder's.
+    /// The `/` of control daemons and servers: this process's, or the holder's.
     pub(crate) fn trusted_roots(&self) -> Vec<Root> {
         let holders = self.hold_dir.as_deref().and_then(Root::of_holder);
         Root::of(Path::new("/proc/self")).into_iter().chain(holders).collect()
     }
 
-    /// Is one that no launcher starts, for a moment.
+    /// A daemon that no launcher starts, for a moment.
     pub(crate) fn in_plain_sight(mut self) -> Self {
         self.channel = self.channel.in_plain_sight();
         self
@@ -81,7 +81,7 @@ impl MpsInstance {
         self
     }
 
-    /// The card's number on this node: names directory and unit.
+    /// The card's number on this node, in the names of directory and unit.
     #[must_use]
     pub fn card(&self) -> u32 {
         self.card
@@ -117,8 +117,8 @@ impl MpsInstance {
         &self.channel
     }
 
-    /// The directory in which the control daemon that lives has its sockets, as a descriptor: no
-    /// path leads there. `None` where none lives.
+    /// A descriptor of the directory in which the running control daemon has its sockets: no path
+    /// leads there. `None` if none runs.
     ///
     /// # Errors
     /// [`MpsError::Lost`], [`MpsError::Fs`].
@@ -126,15 +126,15 @@ impl MpsInstance {
         self.dirs.open_pipe()
     }
 
-    /// What the daemon is started with.
+    /// The daemon's arguments.
     pub(crate) fn arguments(&self) -> &'static [&'static str] {
         if self.multiuser { &["-f", "-multiuser-server"] } else { &["-f"] }
     }
 
-    /// What the daemon finds in its environment. The server program is searched in PATH, not
-    /// beside the daemon (measured), so its directory comes first. Without a UUID it may see every
-    /// card: from 580 on it ends at once where the variable is empty or names no card (measured on
-    /// 580.159.04, on an H200).
+    /// The daemon's environment. The server program is searched in PATH, not beside the daemon
+    /// (measured), so its directory comes first. Without a UUID it may see every card: from 580 on
+    /// it ends at once if the variable is empty or names no card (measured on 580.159.04, on an
+    /// H200).
     pub(crate) fn environment(&self) -> Vec<(&'static str, std::ffi::OsString)> {
         let mut path =
             self.binary.parent().unwrap_or_else(|| Path::new("/usr/bin")).as_os_str().to_owned();

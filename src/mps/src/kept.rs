@@ -1,9 +1,9 @@
-//! NVIDIA's files that a start of MPS executes or loads, kept open.
+//! NVIDIA's files that MPS executes or loads at its start, kept open.
 //!
-//! Whoever has a file's owner as uid can take a lease on it (fcntl(2), `F_SETLEASE`): in a
-//! container, too, that has it by a read-only bind. Then the kernel has each open and each exec
-//! wait until the lease is given back, at most `fs.lease-break-time` (45 s). It gives no such lease
-//! on a file that somebody else has open.
+//! A process with the uid of a file's owner can take a lease on the file (fcntl(2), `F_SETLEASE`),
+//! also in a container that has it by a read-only bind. Then the kernel makes each open and each
+//! exec wait until the lease is given back, at most `fs.lease-break-time` (45 s). It gives no such
+//! lease on a file that another process has open.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,21 +19,21 @@ use crate::run::FIXED_PATH;
 /// File name of the server program.
 pub(crate) const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 
-/// Files that nobody takes a lease on, for as long as this lives.
+/// Files that cannot be leased while this value lives.
 #[derive(Debug, Default)]
 pub struct Kept {
     files: Vec<File>,
-    /// Opens that wait for the end of a lease: at most one for each path, in a thread of its own.
+    /// Opens that wait for the end of a lease: at most one for each path, each in a thread.
     waiting: Vec<(PathBuf, JoinHandle<io::Result<File>>)>,
 }
 
 impl Kept {
-    /// Keeps what these paths lead to now, and nothing else. What is kept already costs a look,
-    /// what is not there nothing. Never waits: a file that somebody has a lease on is opened when
-    /// that ends, and is kept from then on.
+    /// Keeps the files that these paths lead to now, and no others. A kept file costs one look, a
+    /// missing one nothing. Never waits: a leased file is opened when the lease ends, and is kept
+    /// from then on.
     pub fn keep(&mut self, paths: &[PathBuf]) {
         for (_, thread) in self.waiting.extract_if(.., |(_, thread)| thread.is_finished()) {
-            // Kept below only where its path still leads to it.
+            // Kept below only if its path still leads to it.
             if let Ok(Ok(file)) = thread.join() {
                 self.files.push(file);
             }
@@ -55,16 +55,16 @@ impl Kept {
             match open_at_once(path) {
                 Ok(file) => kept.push(file),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.open_later(path),
-                // The start says why.
+                // The start reports the reason.
                 Err(_) => {}
             }
         }
         self.files = kept;
     }
 
-    /// Waits in a thread, which has the file when the lease ends: to ask again and again could find
-    /// another lease each time. An older kernel (5.15) counts who waits only afterwards, and leaves
-    /// a moment for one in between, which is waited for as well.
+    /// Waits in a thread, which has the file when the lease ends: repeated attempts could find
+    /// another lease each time. An older kernel (5.15) counts the waiting open only afterwards.
+    /// That leaves a moment for another lease, and the thread waits for its end as well.
     #[expect(clippy::disallowed_methods, reason = "nobody waits for it, and it ends by itself")]
     fn open_later(&mut self, path: &Path) {
         if self.waiting.iter().any(|(awaited, _)| awaited == path) {
@@ -81,7 +81,7 @@ impl Kept {
     }
 }
 
-/// The server program of that control program, which searches PATH and not beside itself
+/// The server program of that control program, which searches PATH and not its own directory
 /// (measured).
 #[must_use]
 pub fn server_of(control: &Path) -> Option<PathBuf> {
@@ -89,8 +89,8 @@ pub fn server_of(control: &Path) -> Option<PathBuf> {
     places.map(|place| place.join(SERVER_PROGRAM)).find(|path| path.is_file())
 }
 
-/// The server program, open over exec: so it is kept where mpsgated is away, too. One that somebody
-/// has a lease on is not waited for: mpsgated does that, and keeps it from then on.
+/// The server program, open over exec, so that it is kept even if mpsgated is away. A leased
+/// program is not waited for: mpsgated does that, and keeps it from then on.
 pub(crate) fn server_over_exec(control: &Path) -> Option<File> {
     let server = open_at_once(&server_of(control)?).ok()?;
     fcntl(&server, FcntlArg::F_SETFD(FdFlag::empty())).ok()?;
@@ -113,7 +113,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("program"), dir.path().join("old"));
         fs::write(&path, "").unwrap();
-        // Whoever another test forks has what we had open until it has become its program.
+        // A child that another test forks has these files open until it executes its program.
         wait_for("it can be leased", || can_be_leased(&path));
         let mut kept = Kept::default();
         let paths = [dir.path().join("missing"), dir.path().to_owned(), path.clone()];
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((kept.files.len(), kept.waiting.len()), (1, 0));
         assert!(!can_be_leased(&path));
 
-        // One that is replaced while it is waited for is let go when the wait is over.
+        // A file that is replaced during the wait is closed after it.
         kept.keep(&[]);
         wait_for("it can be leased again", || can_be_leased(&path));
         let quicker = leased(&path, 1000);

@@ -7,7 +7,7 @@
 //!
 //! The control daemon makes files that any user of the node may write (mode 0666, whatever the
 //! umask is; measured on 535 and 550). In its own namespace no user reaches them: on the node
-//! `pipe` is empty, and root's alone. Any step that fails starts nothing.
+//! `pipe` is empty, and only root can enter it. If any step fails, nothing is started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -31,8 +31,8 @@ use crate::kept::server_over_exec;
 use crate::layout::MpsDirectories;
 use crate::lock::{self, lock_holder, write_lock};
 
-/// What the daemon and its servers keep there are sockets, a FIFO and a few bytes. Who has the
-/// server's uid can write to some of it: so it has an end.
+/// The daemon and its servers keep sockets, a FIFO and a few bytes there. A process with the
+/// server's uid can write to some of it, so its size is limited.
 const TMPFS: &str = "mode=0711,size=4m,nr_inodes=1024";
 
 /// Why a control daemon was not started.
@@ -49,10 +49,10 @@ pub enum LaunchError {
         card: u32,
         /// The lock.
         lock: PathBuf,
-        /// Who holds it; 0 for a process of another pid namespace.
+        /// The lock's holder; 0 for a process of another pid namespace.
         pid: i32,
     },
-    /// What lies at the lock's place is not mpsgate's.
+    /// The file at the lock's path is not mpsgate's.
     #[error("{} {found}", lock.display())]
     Lock {
         /// The lock.
@@ -60,25 +60,25 @@ pub enum LaunchError {
         /// What is wrong with it, as the end of a sentence.
         found: String,
     },
-    /// Something lies where the node has an empty directory.
+    /// Something is in a directory that is empty on the node.
     #[error("{} lies where nothing may", path.display())]
     NotEmpty {
-        /// What lies there.
+        /// Its path.
         path: PathBuf,
     },
-    /// The kernel refuses a step.
+    /// The kernel refused a step.
     #[error("cannot {action}")]
     System {
         /// The step.
         action: String,
-        /// Its answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl LaunchError {
-    /// What to do about it, as it can be typed where that is possible.
+    /// The remedy, as a command if possible.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -97,9 +97,9 @@ impl LaunchError {
     }
 }
 
-/// Becomes `command`, a program and its arguments, as the control daemon of card number `card`,
-/// whose directories lie below `root`. It has our environment. Returns only where that fails. The
-/// process must have one thread.
+/// Becomes `command`, a program with its arguments, as the control daemon of card number `card`,
+/// with this process's environment. The card's directories are below `root`. Returns only if that
+/// fails. The process must have one thread.
 #[must_use]
 pub fn launch(root: &Path, card: u32, command: &[OsString]) -> LaunchError {
     let (program, arguments) = match command {
@@ -123,12 +123,12 @@ fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
     crash_point!("launch.locked");
     unshare(CloneFlags::CLONE_NEWNS)
         .map_err(LaunchError::system("leave the node's mount namespace"))?;
-    // Slave: what the node mounts and unmounts later arrives here, so that nothing is kept mounted.
-    // Nothing of ours leaves: the tmpfs would appear on the node.
+    // Slave: later mounts and unmounts of the node arrive here, so that nothing stays mounted.
+    // Nothing goes the other way: the tmpfs would appear on the node.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
         .map_err(LaunchError::system("part the mounts from the node's"))?;
     crash_point!("launch.parted");
-    // Opened only now: a descriptor from before belongs to the node's namespace.
+    // Opened only now: an earlier descriptor would belong to the node's namespace.
     let pipe = dirs.pipe_dir();
     if let Some(path) = dirs.lies_in_pipe().map_err(LaunchError::Directories)? {
         return Err(LaunchError::NotEmpty { path });
@@ -142,8 +142,8 @@ fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
     Ok(lock)
 }
 
-/// The lock is the process's, and ends with it. What this process becomes inherits the descriptor
-/// and never closes it (measured on 535 and 550).
+/// Takes the lock, which belongs to the process and ends with it. The program that this process
+/// becomes inherits the descriptor and never closes it (measured on 535 and 550).
 fn take_lock(dirs: &MpsDirectories, card: u32) -> Result<File, LaunchError> {
     let lock = dirs.daemon_lock();
     let wrong = |found: String| LaunchError::Lock { lock: lock.clone(), found };

@@ -16,8 +16,8 @@
 //! <root>/store.sock        0600  the supervisor's, which keeps the gates' sockets
 //! ```
 //!
-//! Everything goes through directory descriptors without following links: a path checked and then
-//! used by name could be swapped.
+//! All access is through directory descriptors without following links: a path that is checked and
+//! then used by name could be swapped.
 
 mod doors;
 mod pipe;
@@ -57,7 +57,8 @@ const PARTS: [(&str, u32); 4] = [
     (Kind::Process.directory(), Kind::Process.mode()),
 ];
 
-/// Where an mpsgate before doors kept a link to the control daemon's socket, for all containers.
+/// A directory of versions before doors, with a link to the control daemon's socket for all
+/// containers.
 const BEFORE_DOORS: &str = "client";
 
 /// The directories of one card. Making the value touches nothing.
@@ -76,14 +77,14 @@ impl MpsDirectories {
         Self::named(root, &card.to_string())
     }
 
-    /// The same for directories that belong to no card; `name` is no number.
+    /// The same for directories of no card; `name` is not a number.
     pub(crate) fn named(root: &Path, name: &str) -> Result<Self, MpsError> {
         let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
         if !root.is_absolute() || !root.components().all(plain) {
             return Err(MpsError::NotPlainPath { path: root.to_path_buf() });
         }
         let dirs = Self { base: root.join(name) };
-        // Not of a door: the gate binds it by its directory's descriptor.
+        // A door's path is shorter to bind: the gate uses its directory's descriptor.
         let path = dirs.pipe_dir().join("control_privileged");
         let length = path.as_os_str().len();
         if length > SUN_PATH_MAX {
@@ -97,7 +98,7 @@ impl MpsDirectories {
         &self.base
     }
 
-    /// The directory of all cards'.
+    /// The directory above all cards' directories.
     pub(crate) fn root(&self) -> &Path {
         self.base.parent().unwrap_or(&self.base)
     }
@@ -126,8 +127,8 @@ impl MpsDirectories {
         self.base.join("channel.lock")
     }
 
-    /// Locked by the control daemon for as long as it lives (POSIX lock). The launcher takes it,
-    /// and what it becomes keeps it.
+    /// The control daemon holds this lock for as long as it lives (POSIX lock). The launcher takes
+    /// it, and the daemon that it becomes keeps it.
     pub(crate) fn daemon_lock(&self) -> PathBuf {
         self.base.join("daemon.lock")
     }
@@ -137,8 +138,8 @@ impl MpsDirectories {
         self.pipe_dir().join("log")
     }
 
-    /// Makes what is missing, checks what is there, and removes what an older mpsgate gave to all
-    /// containers.
+    /// Makes missing directories, checks existing ones, and removes the directory that an older
+    /// mpsgate gave to all containers.
     ///
     /// # Errors
     /// [`MpsError::Planted`], [`MpsError::ForeignOwner`], [`MpsError::WritableByOthers`] or
@@ -153,26 +154,26 @@ impl MpsDirectories {
         none_left(left)
     }
 
-    /// What lies in the node's `pipe`, where nothing may; `None` where it is empty.
+    /// The path of something in the node's `pipe`, which must be empty; `None` if it is.
     ///
     /// # Errors
-    /// [`MpsError::Fs`] and what the directories' checks say.
+    /// [`MpsError::Fs`] and errors of the directories' checks.
     pub(crate) fn lies_in_pipe(&self) -> Result<Option<PathBuf>, MpsError> {
         let (pipe, path) = (self.open_dir("pipe")?, self.pipe_dir());
         let names = entries(&pipe, &path)?;
         Ok(names.first().map(|name| path.join(OsStr::from_bytes(name.to_bytes()))))
     }
 
-    /// Removes what an older mpsgate's control daemon has left in `pipe`. Only where none lives.
+    /// Removes what an older mpsgate's control daemon has left in `pipe`. Only if none lives.
     ///
     /// # Errors
-    /// [`MpsError::LeftBehind`], and what the directories' checks say.
+    /// [`MpsError::LeftBehind`], and errors of the directories' checks.
     pub(crate) fn clear_pipe(&self) -> Result<(), MpsError> {
         let (pipe, path) = (self.open_dir("pipe")?, self.pipe_dir());
         entries(&pipe, &path)?.iter().try_for_each(|name| unlink(&pipe, name, &path))
     }
 
-    /// Lets nobody but root into the card's directory.
+    /// Closes the card's directory to all users but root.
     ///
     /// # Errors
     /// [`MpsError::Fs`].
@@ -181,14 +182,14 @@ impl MpsDirectories {
             .map_err(|source| MpsError::fs("set mode of", &self.base, source))
     }
 
-    /// Removes everything below and including the card's directory. Clean-up: goes on after a
-    /// failure and names all that is left. Nothing there is success.
+    /// Removes the card's directory and everything below it. It continues after a failure and names
+    /// everything that is left. A missing directory is a success.
     ///
     /// # Errors
     /// [`MpsError::LeftBehind`].
     pub fn remove(&self) -> Result<(), MpsError> {
         let mut left = Vec::new();
-        // Where it is a mount point elsewhere, its removal would end that mount (measured).
+        // If it is a mount point elsewhere, its removal would end that mount (measured).
         let lock = self.daemon_lock();
         if let Some(pid) = lock_holder(&lock).ok().flatten() {
             return none_left(vec![format!("{} (locked by pid {pid})", lock.display())]);

@@ -1,14 +1,14 @@
-//! Compute-mode leases: what a card's compute mode was before mpsgate made it EXCLUSIVE_PROCESS.
-//! One file per card, kept where a reboot does not reach it. Setting the mode is the caller's: this
-//! crate knows no NVML.
+//! Compute-mode leases: a card's compute mode before mpsgate made it EXCLUSIVE_PROCESS. There is
+//! one file per card, in a place that survives a reboot. The caller sets the mode: this crate does
+//! not use NVML.
 //!
 //! Write the lease *before* changing the mode and remove it *after* the mode is back: a crash in
-//! between leaves a lease too many, never one too few.
+//! between then leaves a lease too many, never one too few.
 //!
-//! While the card is EXCLUSIVE_PROCESS the lease alone knows what was before. A card that shows
-//! another mode has lost ours: it was rebooted, its driver was reloaded (NVML's modes do not
-//! survive either), or somebody set it. What it shows then is what it would have without mpsgate,
-//! so a lease taken anew remembers that, and giving the card back leaves it alone.
+//! While the card is EXCLUSIVE_PROCESS only the lease has the former mode. A card in another mode
+//! has lost mpsgate's: it was rebooted, its driver was reloaded (NVML's modes do not survive
+//! either), or somebody set it. That mode is the one that the card would have without mpsgate. So a
+//! new lease records it, and giving the card back leaves it alone.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ use crate::error::MpsError;
 /// The only format so far.
 const FORMAT: u32 = 1;
 
-/// What must be restored, and since when.
+/// The mode to restore, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
@@ -39,14 +39,15 @@ pub struct Lease {
     pub taken_at_s: u64,
 }
 
-/// What [`LeaseDir::take`] found.
+/// The result of [`LeaseDir::take`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
     /// A new lease was written.
     New(Lease),
-    /// One was there already, from before a crash: its `previous` is the true one.
+    /// A lease from before a crash exists: its `previous` is the true one.
     Existing(Lease),
-    /// One was there, and the card has lost our mode since: its present one is remembered instead.
+    /// A lease exists, but the card has lost mpsgate's mode since: the lease now has its present
+    /// mode.
     Renewed(Lease),
 }
 
@@ -57,19 +58,19 @@ pub struct LeaseDir {
 }
 
 impl LeaseDir {
-    /// Names the directory; it is made by the first [`Self::take`].
+    /// Names the directory; the first [`Self::take`] makes it.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Records the mode that `uuid` has now, unless a lease for it exists and our own mode still
-    /// stands.
+    /// Records the mode that `uuid` has now, unless it has a lease and the card still has mpsgate's
+    /// own mode.
     ///
     /// # Errors
     /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] or
     /// [`MpsError::LeaseNewer`] when the existing lease cannot be read: it is never overwritten,
-    /// because it may be the only memory of the old mode.
+    /// because it may be the only record of the old mode.
     pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
         let old = self.read(uuid)?;
         let path = self.file(uuid)?;
@@ -134,7 +135,7 @@ impl LeaseDir {
         Ok(Some(lease))
     }
 
-    /// All leases, each readable or not: what must be restored at boot.
+    /// All leases, each readable or not: the modes to restore at boot.
     ///
     /// # Errors
     /// [`MpsError::Fs`] when the directory cannot be read; a missing one holds no lease.
@@ -148,7 +149,7 @@ impl LeaseDir {
         let mut leases = Vec::new();
         for entry in entries {
             let name = entry.map_err(failed)?.file_name();
-            // Names with a dot are temporary files of a write that was cut short.
+            // Names with a dot are temporary files of an interrupted write.
             if let Some(uuid) = name.to_str().filter(|name| !name.starts_with('.')) {
                 leases.extend(self.read(uuid).transpose());
             }
@@ -156,7 +157,7 @@ impl LeaseDir {
         Ok(leases)
     }
 
-    /// Forgets the lease, once the old mode is back. A missing one is fine.
+    /// Removes the lease, once the old mode is back. A missing one is a success.
     ///
     /// # Errors
     /// [`MpsError::BadUuid`], [`MpsError::Fs`].
@@ -180,7 +181,7 @@ impl LeaseDir {
     }
 }
 
-/// What a write left that a crash cut short. Only one mpsgated runs, so it is nobody's.
+/// Removes a file that an interrupted write left. Only one mpsgated runs, so no process uses it.
 fn remove_leftover(lease: &Path) {
     let _ = fs::remove_file(file::beside(lease));
 }
@@ -193,7 +194,7 @@ mod tests {
     const UUID: &str = "GPU-8d4a3c5e-0000-1111-2222-333344445555";
 
     #[test]
-    fn the_first_lease_stays_the_true_one_while_our_mode_stands() {
+    fn the_first_lease_stays_the_true_one_while_the_card_has_our_mode() {
         let dir = tempfile::tempdir().unwrap();
         let leases = LeaseDir::new(dir.path().join("compute-mode"));
         assert!(leases.read_all().unwrap().is_empty());
@@ -220,7 +221,7 @@ mod tests {
         let left = dir.path().join(format!(".{UUID}.new"));
         fs::write(&left, "{").unwrap();
         leases.take(UUID, ComputeMode::Default).unwrap();
-        // Killed between giving the file its name and taking the other one away.
+        // Killed between giving the file its name and removing the other one.
         fs::hard_link(dir.path().join(UUID), &left).unwrap();
         let again = leases.take(UUID, ComputeMode::ExclusiveProcess).unwrap();
         assert!(matches!(again, Taken::Existing(_)), "{again:?}");
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_lease_is_told_from_a_broken_one_and_kept() {
+    fn a_newer_lease_and_a_broken_one_are_different_errors_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let leases = LeaseDir::new(dir.path());
         let alike =

@@ -7,11 +7,11 @@
 //!      stop: quit ──► SIGTERM ──► SIGKILL ──► files and directories removed
 //! ```
 //!
-//! Blocking; no async, no NVML, no policy. It runs these programs only: the control program (as
+//! Blocking; no async, no NVML, no policy. It runs only these programs: the control program (as
 //! front-end, and by the launcher as daemon), `mpsgated` as launcher and holder, `mpsgate-gate`,
 //! and `systemctl`. Facts marked "measured" were seen on `nvidia-cuda-mps` 535.261.03 and
-//! 550.163.01 without a GPU; `tests/contract.rs` repeats them. What a server or a client does needs
-//! a GPU and is marked "unverified".
+//! 550.163.01 without a GPU; `tests/contract.rs` repeats them. The behaviour of servers and clients
+//! needs a GPU and is marked "unverified".
 
 mod capability;
 mod channel;

@@ -1,4 +1,4 @@
-//! POSIX locks on whole files: the kernel names the process that holds one, and takes it away when
+//! POSIX locks on whole files: the kernel names the process that holds one, and releases it when
 //! that process ends.
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-/// Opens a lock file of root's, or makes it. No link is followed, and a FIFO is not waited for.
+/// Opens a lock file of root, or makes it. It follows no link, and does not wait for a FIFO.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)
@@ -21,7 +21,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Who holds a POSIX lock; `None` when nobody does or there is no file.
+/// The holder of a POSIX lock; `None` if it is free or there is no file.
 pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
     let file =
         File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
@@ -35,7 +35,7 @@ pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
     Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
 
-/// A lock on a whole file that admits nobody else.
+/// An exclusive lock on a whole file.
 pub(crate) fn write_lock() -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or_default(),

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::error::MpsError;
 use crate::protocol::LogLine;
 
-/// More than this is never read at once.
+/// The most bytes that are read at once.
 const READ_CAP: u64 = 256 * 1024;
 
-/// A log that is appended to by the control daemon and read, or trimmed, by us.
+/// A log that the control daemon appends to, and that mpsgate reads and trims.
 #[derive(Debug, Clone)]
 pub struct LogFile {
     path: PathBuf,
@@ -22,20 +22,20 @@ impl LogFile {
         Self { path }
     }
 
-    /// Where it lies.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Present length in bytes: a mark for [`Self::since`]. 0 where there is no log.
+    /// Present length in bytes: a mark for [`Self::since`]. 0 without a log.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.path.metadata().map(|meta| meta.len()).unwrap_or_default()
     }
 
-    /// What was written after `mark`, at most the last 256 KiB of it. A log that became shorter
-    /// was trimmed and is read from its start.
+    /// The text after `mark`, at most its last 256 KiB. A log that became shorter was trimmed and
+    /// is read from its start.
     ///
     /// # Errors
     /// [`MpsError::Fs`]; a missing file is an empty log.
@@ -55,14 +55,14 @@ impl LogFile {
         }
     }
 
-    /// The last lines after `mark` that say something, for an error message.
+    /// The last informative lines after `mark`, for an error message.
     pub(crate) fn tail(&self, mark: u64) -> String {
         let log = self.since(mark).unwrap_or_default();
         let lines: Vec<&str> = log.lines().filter(|line| !is_chatter(line)).collect();
         lines[lines.len().saturating_sub(8)..].join("\n")
     }
 
-    /// Empties the log once it is longer than `max_bytes`. It lies in memory (/run), and the daemon
+    /// Empties the log once it is longer than `max_bytes`. It is in memory (/run), and the daemon
     /// writes about 250 bytes for each command.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl LogFile {
     }
 }
 
-/// What every question of a front-end leaves in the log.
+/// Whether each question of a front-end leaves such a line in the log.
 fn is_chatter(line: &str) -> bool {
     let Some(line) = LogLine::parse(line).filter(|line| line.component == "Control") else {
         return false;

@@ -1,6 +1,6 @@
-//! What is asked of a process, named so that a reused pid is never taken for it.
+//! Facts of a process, identified so that a reused pid is never taken for it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,7 +12,7 @@ use mpsgate_host::process::{self, Signal, Stat};
 
 use crate::root::Root;
 
-/// How often a wait looks again.
+/// The pause between two looks of a wait.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 
 /// A process that was alive when it was opened.
@@ -26,26 +26,26 @@ impl Process {
     /// `None` when no such process lives (a zombie does not).
     ///
     /// # Errors
-    /// Where it cannot be read, as where no more files can be opened: it may live.
+    /// If it cannot be read, as when no more files can be opened: the process may live.
     pub fn find(pid: i32) -> io::Result<Option<Self>> {
         let Ok(raw) = u32::try_from(pid) else { return Ok(None) };
         Ok(process::Process::find(raw)?.map(|handle| Self { pid, handle }))
     }
 
-    /// The same, where it is seen. Of what must not be taken for ended ask [`Self::find`].
+    /// The same, if it is seen. Use [`Self::find`] for a process that must not be taken for ended.
     #[must_use]
     pub fn open(pid: i32) -> Option<Self> {
         Self::find(pid).ok().flatten()
     }
 
-    /// The pid, as our own pid namespace counts.
+    /// The pid in this process's pid namespace.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Start time in clock ticks since boot; with the pid it names the process across restarts of
-    /// ours.
+    /// Start time in clock ticks since boot. With the pid it identifies the process across restarts
+    /// of mpsgated.
     #[must_use]
     pub fn start_ticks(&self) -> u64 {
         self.handle.id().start_time
@@ -60,12 +60,12 @@ impl Process {
     /// Sends a signal; a process that is gone counts as signalled.
     ///
     /// # Errors
-    /// What the kernel says, usually `EPERM`.
+    /// The kernel's error, usually `EPERM`.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         self.handle.signal(signal)
     }
 
-    /// Waits for its end; `false` when the time is over first.
+    /// Waits for its end; `false` if the time is over first.
     #[must_use]
     pub fn wait_gone(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
@@ -78,13 +78,13 @@ impl Process {
         true
     }
 
-    /// The program it runs, without the mark of a replaced file.
+    /// The program it runs, without the suffix of a replaced file.
     pub(crate) fn exe(&self) -> Option<PathBuf> {
         self.program().map(|(path, _)| path)
     }
 
-    /// What is found in its directory of `/proc`, or of a first thread that has ended, in another
-    /// thread's: one that hangs in the driver outlives the others, and holds the card.
+    /// What `look` finds in its directory of `/proc`, or if its first thread has ended, in another
+    /// thread's: a thread that hangs in the driver outlives the others, and holds the card.
     fn shown<T>(&self, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
         let pid = self.handle.id().pid;
         look(&PathBuf::from(format!("/proc/{pid}"))).or_else(|| process::shown(pid, look))
@@ -100,53 +100,52 @@ impl Process {
         })
     }
 
-    /// Whether it runs `binary`, or what had its name before a package upgrade removed that file. A
-    /// path alone proves nothing, because a container has paths of its own: hence the inode, and
-    /// for a removed file the pid namespace.
+    /// Whether it runs `binary`, or the file that had this name before a package upgrade removed
+    /// it. A path alone proves nothing, because a container has paths of its own. So the inode is
+    /// compared, and for a removed file the pid namespace.
     pub(crate) fn runs(&self, binary: &Path) -> bool {
         let was_upgraded = || {
             let (exe, removed) = self.program()?;
-            // An upgrade may move it to a directory of the new version.
+            // An upgrade may use a directory of the new version.
             Some(removed && exe.file_name() == binary.file_name() && self.counts_as_we_do())
         };
         self.runs_file(binary) || was_upgraded() == Some(true)
     }
 
-    /// Whether it sees one of these as its `/`: a container has another one, unless it holds the
-    /// host's.
+    /// Whether its `/` is one of these: a container has another one, unless it has the host's.
     pub(crate) fn has_root_of(&self, trusted: &[Root]) -> bool {
         let root = self.shown(Root::of);
         self.counts_as_we_do() && root.is_some_and(|root| trusted.contains(&root))
     }
 
-    /// Whether it is in our own user namespace, in which no user is root.
+    /// Whether it is in this process's user namespace, in which no user is root.
     pub(crate) fn is_of_our_users(&self) -> bool {
         let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let own = namespace("self");
         own.is_some() && namespace(&self.pid.to_string()) == own
     }
 
-    /// Whether a tmpfs is mounted on that directory, as the process sees it. Asks the kernel's list
-    /// and walks to no place of the process's.
+    /// Whether a tmpfs is mounted on that directory, as the process sees it. This reads the
+    /// kernel's list and opens no path of the process.
     pub(crate) fn has_tmpfs_at(&self, directory: &Path) -> bool {
         let mounts = self.shown(|thread| fs::read(thread.join("mountinfo")).ok());
         let mounts = mounts.unwrap_or_default();
         has_tmpfs_at(&mounts, directory.as_os_str().as_bytes())
     }
 
-    /// Whether it is in our own pid namespace, where no container of ours is.
+    /// Whether it is in this process's pid namespace, where no container with a grant is.
     fn counts_as_we_do(&self) -> bool {
         process::counts_as_we_do(self.handle.id().pid)
     }
 
-    /// Whether it runs the very file that `binary` names now.
+    /// Whether it runs the file that `binary` names now.
     pub(crate) fn runs_file(&self, binary: &Path) -> bool {
         let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let running = self.shown(|thread| file(&thread.join("exe")));
         running.is_some() && running == file(binary)
     }
 
-    /// A variable of the environment it was started with.
+    /// A variable of its initial environment.
     pub(crate) fn env(&self, name: &str) -> Option<OsString> {
         let prefix = [name.as_bytes(), b"="].concat();
         self.shown(|thread| {
@@ -158,7 +157,7 @@ impl Process {
         })
     }
 
-    /// How long ago it was started.
+    /// The time since its start.
     pub(crate) fn age(&self) -> Option<Duration> {
         process::age(&self.handle.id())
     }
@@ -180,14 +179,14 @@ impl Process {
         process::uid(self.handle.id().pid)
     }
 
-    /// Whether it was stopped by a signal: it then answers nobody.
+    /// Whether a signal has stopped it: it then answers no request.
     pub(crate) fn is_stopped(&self) -> bool {
         Stat::of(self.handle.id().pid).is_some_and(|stat| stat.state == 'T')
     }
 }
 
-/// Of proc_pid_mountinfo(5): the last mount on a directory is the one that is seen. The directory
-/// has none of the characters that the kernel escapes.
+/// Reads proc_pid_mountinfo(5): the last mount on a directory is the visible one. The directory has
+/// none of the characters that the kernel escapes.
 fn has_tmpfs_at(mounts: &[u8], directory: &[u8]) -> bool {
     let at = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(directory);
     let last = mounts.split(|byte| *byte == b'\n').rfind(at);
@@ -203,9 +202,23 @@ pub(crate) fn seen_by(pid: i32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Pids of all processes that can be seen.
+/// Pids of all processes that this process can see.
 pub(crate) fn all_pids() -> Vec<i32> {
     process::all().into_iter().map(u32::cast_signed).collect()
+}
+
+/// All processes that run a file of that name. One link tells the others, which are most of a
+/// node's; whoever shows none is looked at closely.
+pub(crate) fn all_running(program: &OsStr) -> impl Iterator<Item = Process> {
+    let runs = |exe: &Path| {
+        let name = exe.file_name().unwrap_or_default().as_bytes();
+        name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes()
+    };
+    all_pids()
+        .into_iter()
+        .filter(move |pid| fs::read_link(format!("/proc/{pid}/exe")).map_or(true, |exe| runs(&exe)))
+        .filter_map(Process::open)
+        .filter(move |process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
 }
 
 #[cfg(test)]

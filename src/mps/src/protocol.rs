@@ -13,21 +13,21 @@ pub use log_line::{Event, LogLine, parse_log};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Asked after each command: its answer is never empty and always a number, so it proves that the
-/// channel carried the answer before it to the end.
+/// A question after each command: its answer is never empty and always a number, so it proves that
+/// the channel carried the whole answer before it.
 pub const SENTINEL: &str = "get_default_active_thread_percentage";
 
 /// A command of the control daemon. Limits are whole MiB, because the daemon reads `7.5G` as 7 MiB
-/// and `1T` as 1 MiB without a word (measured).
+/// and `1T` as 1 MiB without a message (measured).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// The pids of the servers.
     GetServerList,
     /// State of one server; 535 does not know it.
     GetServerStatus(i32),
-    /// Starts a server for a uid; says nothing even when the server dies at once.
+    /// Starts a server for a uid; succeeds even if the server dies at once.
     StartServer {
-        /// Whom it serves.
+        /// The uid that it serves.
         uid: u32,
     },
     /// Ends one server once its clients are gone, or at once.
@@ -46,7 +46,7 @@ pub enum Command {
         /// The limit in MiB.
         mib: NonZeroU32,
     },
-    /// Reads that limit back; nothing is printed where none is set.
+    /// Reads that limit back; prints nothing if none is set.
     GetDefaultPinnedMemLimit {
         /// Ordinal as the daemon sees it.
         device: u32,
@@ -67,7 +67,7 @@ pub enum Command {
         /// Ordinal as the daemon sees it.
         device: u32,
     },
-    /// Reads the share of the multiprocessors that the next server has.
+    /// Reads the share of the multiprocessors for the next server.
     GetDefaultActiveThreadPercentage,
     /// Ends a client's GPU work, so that it can be killed without hurting its neighbours.
     TerminateClient {
@@ -86,7 +86,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The names of the commands that only read, as NVIDIA's front-end takes them.
+    /// The names of the read-only commands, as NVIDIA's front-end takes them.
     pub const READING: [&str; 7] = [
         "get_server_list",
         "get_server_status SERVER",
@@ -97,8 +97,8 @@ impl Command {
         "ps",
     ];
 
-    /// A command that only reads, word by word as NVIDIA's front-end takes it. `None` for every
-    /// other, and for one with other words behind it.
+    /// A read-only command, word by word as NVIDIA's front-end takes it. `None` for every other
+    /// command, and for one with further words.
     #[must_use]
     pub fn reading(words: &[&str]) -> Option<Self> {
         Some(match *words {

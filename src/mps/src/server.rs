@@ -1,6 +1,6 @@
-//! Starting a card's server ahead of its first client. The server holds the card in
-//! EXCLUSIVE_PROCESS mode, so a container that bypasses MPS finds the card busy; and a uid that
-//! cannot be served is known before the container runs.
+//! Starts a card's server ahead of its first client. The server holds the card in EXCLUSIVE_PROCESS
+//! mode, so a container that bypasses MPS finds the card busy. A uid that cannot be served is also
+//! known before the container runs.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::process::POLL;
 use crate::protocol::{Command, Event, ServerStatus, parse_log};
 use crate::state::Server;
 
-/// How long the control daemon must have had no child before a server counts as ended: it forks one
-/// right after the command.
+/// How long the control daemon must have had no child before a server counts as ended: it forks a
+/// server right after the command.
 const CHILDLESS: Duration = Duration::from_millis(100);
 
 /// A server that takes clients.
@@ -19,17 +19,17 @@ const CHILDLESS: Duration = Duration::from_millis(100);
 pub struct ServerOutcome {
     /// Its pid.
     pub pid: i32,
-    /// Whether it ran before.
+    /// Whether it was running before.
     pub was_running: bool,
 }
 
 impl MpsInstance {
-    /// Makes sure that a server for `uid` takes clients. The daemon must run, with its limits set:
-    /// they count for the server started here.
+    /// Ensures that a server for `uid` takes clients. The daemon must run, with its limits set:
+    /// they apply to the server started here.
     ///
     /// # Errors
     /// [`MpsError::ServerOfOtherUid`], [`MpsError::ServerDied`], [`MpsError::ServerNotReady`], the
-    /// last two with the end of the log; and what the channel says.
+    /// last two with the end of the log; and errors of the channel.
     pub fn ensure_server(&self, uid: u32, limit: Duration) -> Result<ServerOutcome, MpsError> {
         let deadline = Instant::now() + limit;
         let log = self.dirs().log_file();
@@ -40,8 +40,8 @@ impl MpsInstance {
         let (mut childless, mut has_ended) = (None, false);
         loop {
             let servers = match self.servers() {
-                // A server that dies closes whatever connection there is, now and then two in a row
-                // (seen on 550 under load): the next look tells what became of it.
+                // A server that dies closes any open connection, now and then two in a row (seen on
+                // 550 under load): the next look shows its state.
                 Err(MpsError::ChannelBroken { .. } | MpsError::EmptyAnswer { .. })
                     if Instant::now() < deadline =>
                 {
@@ -55,7 +55,7 @@ impl MpsInstance {
             if let Some(server) = servers.first() {
                 let ready = was_running && server.status == ServerStatus::Unreported
                     || is_ready(server, &written);
-                // The control daemon forks a server that is still root's: one that starts may not
+                // The control daemon forks a server that is still root's, so a new server may not
                 // yet have its user.
                 if ready || is_late || server.uid != Some(0) {
                     self.check_uid(server, uid)?;
@@ -65,7 +65,7 @@ impl MpsInstance {
                 }
                 status = format!("server {} is {:?}", server.pid, server.status);
             } else {
-                // What is read of the log has an end: a line may not be in it the next time.
+                // The log is read to a limit: a line may not be in it the next time.
                 has_ended |= server_ended(&written);
                 if was_running || has_ended && self.has_had_no_child(&mut childless) {
                     let tail = log.tail(mark);
@@ -88,9 +88,9 @@ impl MpsInstance {
         }
     }
 
-    /// Has a server started. Whether the control daemon is sure to have heard of it: it says
-    /// nothing even when the server dies at once; then it also closes the connection, in one of ten
-    /// cases before the front-end has its answer (measured on 550). It does the same where another
+    /// Starts a server. Returns whether the control daemon surely received the command: it reports
+    /// nothing even if the server dies at once. Then it also closes the connection, in one of ten
+    /// cases before the front-end has its answer (measured on 550). It does the same if another
     /// front-end is connected, as that of an mpsgated that was killed. The list and the log decide.
     fn start_server(&self, uid: u32) -> Result<bool, MpsError> {
         match self.channel().ask(&Command::StartServer { uid }) {
@@ -100,8 +100,9 @@ impl MpsInstance {
         }
     }
 
-    /// Whether the control daemon, whose children its servers are from their first moment, has been
-    /// without one for a while. The log alone convicts no server that is just starting.
+    /// Whether the control daemon has been without a child for a while; its servers are its
+    /// children from their first moment. The log alone does not prove that a starting server has
+    /// ended.
     fn has_had_no_child(&self, since: &mut Option<Instant>) -> bool {
         let daemon = self.find_running().ok().flatten();
         if daemon.is_some_and(|daemon| daemon.process.has_child()) {
@@ -129,7 +130,7 @@ impl MpsInstance {
 fn is_ready(server: &Server, log: &str) -> bool {
     match server.status {
         ServerStatus::Active => true,
-        // 535 cannot be asked; its log says when the server has connected.
+        // 535 cannot be asked; its log shows when the server has connected.
         ServerStatus::Unreported => {
             parse_log(log).any(|event| event == Event::ServerReady { server: server.pid })
         }
@@ -137,7 +138,7 @@ fn is_ready(server: &Server, log: &str) -> bool {
     }
 }
 
-/// A hint only: a container may be able to write such a line.
+/// This is only a hint: a container may be able to write such a line.
 fn server_ended(log: &str) -> bool {
     parse_log(log).any(|event| matches!(event, Event::ServerExited { .. }))
 }

@@ -1,4 +1,4 @@
-//! Ways to start a control daemon that outlives us: as a systemd unit, or by the holder
+//! Ways to start a control daemon that outlives mpsgated: as a systemd unit, or by the holder
 //! ([`HoldSpawner`](crate::HoldSpawner)). Both start the launcher, which becomes the daemon, in the
 //! foreground (`-f`): so the process started *is* the daemon.
 
@@ -16,7 +16,7 @@ use crate::instance::MpsInstance;
 use crate::process::Process;
 use crate::run::{Failure, run};
 
-/// systemd that knows `StandardOutput=append:`.
+/// The first systemd with `StandardOutput=append:`.
 const APPEND_SINCE: u32 = 240;
 /// The holder's unit.
 const HOLD_UNIT: &str = "mpsgate-hold.service";
@@ -25,26 +25,26 @@ const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 /// After SIGKILL a process is gone at once, unless it hangs in the driver.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Starts control daemons and knows whether one ended. Blocking.
+/// Starts control daemons and finds out whether one ended. Blocking.
 pub trait Spawner: fmt::Debug + Send + Sync {
     /// Starts the card's daemon; returns before it answers.
     ///
     /// # Errors
-    /// When it could not even be executed.
+    /// If it could not even be executed.
     fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError>;
 
-    /// Whether what was started has ended already.
+    /// Whether the started daemon has ended already.
     ///
     /// # Errors
-    /// When that cannot be found out.
+    /// If that cannot be found out.
     fn has_ended(&self, _mps: &MpsInstance, started: &Started) -> Result<bool, MpsError> {
         Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
     }
 
-    /// Ends what was started and never came up.
+    /// Ends a daemon that never answered.
     ///
     /// # Errors
-    /// When it is still there afterwards.
+    /// If it is still there afterwards.
     fn abort(&self, _mps: &MpsInstance, started: &Started) -> Result<(), MpsError> {
         let Started::Process(Some(process)) = started else { return Ok(()) };
         let sent = process.signal(Signal::KILL);
@@ -54,44 +54,44 @@ pub trait Spawner: fmt::Debug + Send + Sync {
         Err(MpsError::StillRunning { pid: process.pid() })
     }
 
-    /// Called by `stop` once the daemon is gone.
+    /// `stop` calls this once the daemon is gone.
     ///
     /// # Errors
-    /// When the supervisor could not be told.
+    /// If the supervisor could not be notified.
     fn after_stop(&self, _mps: &MpsInstance) -> Result<(), MpsError> {
         Ok(())
     }
 
-    /// Takes note of what it has started and has ended. To be called now and then.
+    /// Reaps processes that it has started and that have ended. To be called now and then.
     fn tend(&self) {}
 
     /// Starts the card's gate; returns before it serves.
     ///
     /// # Errors
-    /// When it could not even be executed.
+    /// If it could not even be executed.
     fn start_gate(&self, mps: &MpsInstance) -> Result<(), MpsError>;
 
-    /// Ends the gate where the supervisor would start it again, and gives up its sockets.
+    /// Ends the gate if the supervisor would start it again, and gives up its sockets.
     ///
     /// # Errors
-    /// When the supervisor could not be told.
+    /// If the supervisor could not be notified.
     fn stop_gate(&self, _mps: &MpsInstance) -> Result<(), MpsError> {
         Ok(())
     }
 }
 
-/// What a spawner started.
+/// The result of a start.
 #[derive(Debug)]
 pub enum Started {
-    /// A process; `None` when it ended before it could be looked at.
+    /// A process; `None` if it ended before it could be looked at.
     Process(Option<Process>),
-    /// A unit: its process is the supervisor's to know.
+    /// A unit: only the supervisor has its process.
     Unit,
 }
 
 impl Started {
-    /// Whether the daemon of that pid is the one that was started, and not one of somebody who was
-    /// quicker.
+    /// Whether the daemon with that pid is the started one, and not one that another process
+    /// started first.
     pub(crate) fn is(&self, daemon: i32) -> bool {
         match self {
             Self::Process(process) => {
@@ -114,7 +114,7 @@ pub struct UnitSpawner {
 }
 
 impl UnitSpawner {
-    /// Talks through `systemctl` and leaves the units' environment in `environment_dir`.
+    /// Uses `systemctl`, and leaves the units' environment in `environment_dir`.
     #[must_use]
     pub fn new(systemctl: impl Into<PathBuf>, environment_dir: impl Into<PathBuf>) -> Self {
         Self { systemctl: systemctl.into(), environment_dir: environment_dir.into() }
@@ -126,7 +126,7 @@ impl UnitSpawner {
         Path::new("/run/systemd/system").is_dir()
     }
 
-    /// Whether this machine runs systemd, one that our unit is for, and has it.
+    /// Whether this machine runs a systemd that fits mpsgate's unit, and has the unit.
     #[must_use]
     pub fn is_available(&self) -> bool {
         Self::has_systemd()
@@ -134,8 +134,8 @@ impl UnitSpawner {
             && self.systemctl(&["cat", "mpsgate-mps@.service"]).is_ok()
     }
 
-    /// Whether this systemd writes what a service prints to a file, which is how control.log comes
-    /// about: `append:` is since 240 (systemd.exec(5)). An older one reads past the line.
+    /// Whether this systemd writes a service's output to a file, which makes control.log: `append:`
+    /// exists since 240 (systemd.exec(5)). An older one ignores the line.
     fn has_a_log(&self) -> bool {
         let asked = run(&self.systemctl, &["--version"], &[], "", SYSTEMCTL_LIMIT);
         let version = asked.ok().and_then(|finished| systemd_version(&finished.stdout));
@@ -161,13 +161,12 @@ impl UnitSpawner {
         }
     }
 
-    /// Whether the holder's unit file is there.
+    /// Whether the holder's unit file exists.
     pub(crate) fn has_holder(&self) -> bool {
         self.systemctl(&["cat", HOLD_UNIT]).is_ok()
     }
 
-    /// Has `mpsgate-hold.service` started: a holder where systemd runs and is older than what a
-    /// unit for each card takes.
+    /// Starts `mpsgate-hold.service`: a holder where systemd is too old for a unit for each card.
     pub(crate) fn start_holder(&self, control: &Path, gate: &Path) -> Result<(), MpsError> {
         let variables = [
             ("MPSGATE_MPS_CONTROL", control.as_os_str().to_owned()),
@@ -187,7 +186,7 @@ impl UnitSpawner {
     }
 }
 
-/// systemd's quoting: every value in double quotes, with the four characters that it knows escaped.
+/// systemd's quoting: every value in double quotes, with its four special characters escaped.
 fn write_environment(
     path: &Path,
     variables: impl IntoIterator<Item = (&'static str, OsString)>,
@@ -236,8 +235,8 @@ impl Spawner for UnitSpawner {
 
     fn after_stop(&self, mps: &MpsInstance) -> Result<(), MpsError> {
         self.systemctl(&["stop", &unit(mps)])?;
-        // It counts as failed when a server had ended badly before: the daemon exits with 1 then.
-        // An error here means that there is nothing to reset.
+        // It counts as failed if a server had ended badly before: the daemon exits with 1 then. An
+        // error here means that there is nothing to reset.
         let _ = self.systemctl(&["reset-failed", &unit(mps)]);
         let path = self.environment_file(mps);
         match fs::remove_file(&path) {
@@ -254,7 +253,7 @@ impl Spawner for UnitSpawner {
 
     fn stop_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
         match self.systemctl(&["stop", &gate_unit(mps)]) {
-            // There is none: a package without it, or a card that never had a gate.
+            // There is no such unit: a package without it, or a card that never had a gate.
             Err(MpsError::Systemctl { detail, .. }) if detail.contains("not loaded") => Ok(()),
             other => other,
         }

@@ -1,4 +1,4 @@
-//! One card's control daemon: it is adopted, or started until it answers.
+//! Adopts one card's control daemon, or starts one and waits until it answers.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use crate::process::{POLL, Process};
 use crate::spawner::{Spawner, Started};
 use crate::supervisor::HoldError;
 
-/// How long one that ended because another was quicker is given until that one can be seen: the
+/// How long a daemon that ended because another was quicker waits for that one to appear: the
 /// launcher has the lock before it is the control daemon.
 const QUICKER: Duration = Duration::from_millis(500);
 
-/// Where a running daemon came from.
+/// The origin of a running daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// It ran already, with its servers and clients.
+    /// It was running already, with its servers and clients.
     Adopted,
-    /// We started it: limits and server are still to be set.
+    /// mpsgate started it: limits and server are still to be set.
     Started,
 }
 
@@ -36,7 +36,7 @@ impl MpsInstance {
         spawner: &dyn Spawner,
         limit: Duration,
     ) -> Result<(ControlDaemon, Origin), MpsError> {
-        // Before anything is touched: an older version's daemon needs its directories as they are.
+        // Checked before any change: an older version's daemon needs its directories as they are.
         if self.find_running()?.is_some() {
             return self.adopt();
         }
@@ -47,7 +47,7 @@ impl MpsInstance {
         let deadline = Instant::now() + limit;
         let mark = self.dirs().log_file().mark();
         let started = match spawner.start(self) {
-            // The holder has one for the card already, of somebody who was quicker.
+            // The holder already has a daemon for the card, which another process started first.
             Err(error @ MpsError::Hold(HoldError::Refused { .. })) => {
                 let theirs = self.wait_until_it_answers(spawner, &Started::Process(None), deadline);
                 return theirs.map(|daemon| (daemon, Origin::Adopted)).map_err(|_| error);
@@ -59,7 +59,7 @@ impl MpsInstance {
             Ok(daemon) if started.is(daemon.process.pid()) => {
                 return Ok((daemon, Origin::Started));
             }
-            // Somebody was quicker, and has the lock: ours ends by itself.
+            // Another process was quicker and has the lock: this daemon ends by itself.
             Ok(daemon) => {
                 spawner.abort(self, &started)?;
                 return Ok((daemon, Origin::Adopted));
@@ -81,7 +81,8 @@ impl MpsInstance {
         Ok((daemon, Origin::Adopted))
     }
 
-    /// Servers without a control daemon hold the card: another daemon's could not have it.
+    /// Refuses to start while servers without a control daemon hold the card: a new daemon's
+    /// servers could not have it.
     fn refuse_orphans(&self) -> Result<(), MpsError> {
         let pids: Vec<i32> = self.servers_alive().iter().map(Process::pid).collect();
         if pids.is_empty() { Ok(()) } else { Err(MpsError::Orphans { card: self.card(), pids }) }
@@ -97,9 +98,10 @@ impl MpsInstance {
         let mut given_up = None;
         loop {
             let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
-            // Asked after that: an end of ours because another was quicker is no failure.
+            // Asked after that: if this daemon ended because another was quicker, that is no
+            // failure.
             let running = match self.find_locked() {
-                // The launcher has the lock, and is not the control daemon yet.
+                // The launcher has the lock, but is not the control daemon yet.
                 Err(MpsError::Stranger { .. }) => None,
                 other => other.map_err(|error| error.to_string())?,
             };

@@ -1,4 +1,4 @@
-//! How one card's MPS is.
+//! The state of one card's MPS.
 //!
 //! ```text
 //!  Dead ──ensure_running──► Running ◄──contexts made again── Fault
@@ -20,7 +20,7 @@ use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
 use crate::protocol::ServerStatus;
 
-/// Between two attempts on a channel that glitches.
+/// The pause between two attempts on a channel with a glitch.
 const GLITCH: Duration = Duration::from_millis(50);
 
 /// An MPS server as its control daemon describes it.
@@ -28,13 +28,14 @@ const GLITCH: Duration = Duration::from_millis(50);
 pub struct Server {
     /// Its pid.
     pub pid: i32,
-    /// Whom it serves (root serves everybody in multi-user mode); `None` when it is just ending.
+    /// The uid that it serves (root serves all uids in multi-user mode); `None` if it is just
+    /// ending.
     pub uid: Option<u32>,
     /// Its state.
     pub status: ServerStatus,
 }
 
-/// How a card's MPS is right now.
+/// The present state of a card's MPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MpsState {
     /// The daemon answers; no server is at fault.
@@ -44,16 +45,16 @@ pub enum MpsState {
         /// Its servers.
         servers: Vec<Server>,
     },
-    /// No daemon.
+    /// No daemon runs.
     Dead {
         /// Servers that outlived it and still hold the card.
         orphans: Vec<i32>,
     },
-    /// The daemon lives and does not answer.
+    /// The daemon lives, but does not answer.
     Wedged {
         /// The control daemon.
         pid: i32,
-        /// Why, as far as can be seen.
+        /// The cause, as far as it can be seen.
         cause: WedgeCause,
     },
     /// A server had a fatal GPU error and refuses clients.
@@ -66,11 +67,11 @@ pub enum MpsState {
 }
 
 impl MpsInstance {
-    /// How it is now. Costs one command for each server and one for the list; up to the channel's
-    /// time limit when wedged.
+    /// Reads the state. Costs one command for each server and one for the list; up to the channel's
+    /// time limit if wedged.
     ///
     /// # Errors
-    /// What [`Self::find_running`] and the channel say, other than the states themselves.
+    /// Errors of [`Self::find_running`] and the channel, except those that are states.
     pub fn state(&self) -> Result<MpsState, MpsError> {
         let daemon = match self.find_running() {
             Ok(Some(daemon)) => daemon,
@@ -91,7 +92,7 @@ impl MpsInstance {
         }
     }
 
-    /// A channel that glitches is asked again for as long as an answer may take: with a flood of
+    /// Asks a channel with a glitch again for as long as an answer may take: in a flood of
     /// connections a front-end hangs or is turned away (measured), and both are a wedge.
     fn servers_for_sure(&self, daemon: &ControlDaemon) -> Result<Vec<Server>, MpsError> {
         let deadline = Instant::now() + self.channel().timeout();
@@ -121,14 +122,14 @@ impl MpsInstance {
     /// The daemon's servers with uid and status.
     ///
     /// # Errors
-    /// What the channel says.
+    /// Errors of the channel.
     pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
         let mut servers = Vec::new();
         for pid in self.channel().server_list()? {
             let status = match self.channel().server_status(pid) {
                 // 535 cannot be asked, and its log proves nothing: containers can write there.
                 Ok(status) => status,
-                // Ended between the two questions.
+                // The server ended between the two questions.
                 Err(MpsError::ServerNotFound { .. }) => continue,
                 Err(error) => return Err(error),
             };

@@ -1,6 +1,5 @@
-//! Ending a card's MPS and leaving nothing: no process, no gate, no file, no directory. `quit`
-//! leaves three files and SIGTERM leaves all (measured), so the directories are cleared here in
-//! every case.
+//! Ends a card's MPS and leaves nothing: no process, no gate, no file, no directory. `quit` leaves
+//! three files and SIGTERM leaves all (measured), so the directories are always cleared here.
 
 use std::time::Duration;
 
@@ -11,23 +10,23 @@ use crate::spawner::Spawner;
 use mpsgate_host::crash_point;
 use mpsgate_host::process::Signal;
 
-/// How long each step may take before the next, harder one.
+/// How long each step may take before the next, stronger one.
 const STEP: Duration = Duration::from_secs(2);
 
 /// What ended the control daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoppedBy {
-    /// None ran.
+    /// No daemon was running.
     NotRunning,
-    /// It went by itself, after `quit`.
+    /// It ended by itself, after `quit`.
     Quit,
-    /// It took SIGTERM; the channel was wedged or `quit` was in vain.
+    /// It needed SIGTERM; the channel was wedged or `quit` failed.
     Terminate,
-    /// It took SIGKILL.
+    /// It needed SIGKILL.
     Kill,
 }
 
-/// What [`MpsInstance::stop`] did.
+/// The result of [`MpsInstance::stop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopReport {
     /// How the control daemon ended.
@@ -41,12 +40,12 @@ impl MpsInstance {
     /// directories.
     ///
     /// # Errors
-    /// [`MpsError::Stranger`] before anything is touched; [`MpsError::StillRunning`];
-    /// [`MpsError::LeftBehind`]; what the spawner says.
+    /// [`MpsError::Stranger`] before any change; [`MpsError::StillRunning`];
+    /// [`MpsError::LeftBehind`]; errors of the spawner.
     pub fn stop(&self, spawner: &dyn Spawner, grace: Duration) -> Result<StopReport, MpsError> {
         let daemon = match self.find_locked()? {
             Some(daemon) => self.end_daemon(&daemon, grace)?,
-            // An older version's, whose channel is not where ours would be.
+            // An older version's daemon, with its channel at another place.
             None => self.unlocked_daemon().map_or(Ok(StoppedBy::NotRunning), |old| end(&old))?,
         };
         self.end_gate(spawner)?;
@@ -56,7 +55,7 @@ impl MpsInstance {
             servers_killed.push(server.pid());
         }
         crash_point!("mps.daemon_ended");
-        // Each is tried, whatever became of the other.
+        // Each is tried, whatever the result of the other.
         let supervisor = spawner.after_stop(self);
         self.dirs().remove()?;
         crash_point!("mps.directories_removed");
@@ -77,7 +76,7 @@ impl MpsInstance {
     }
 }
 
-/// SIGTERM, then SIGKILL, to this process and to nobody who may have its pid later.
+/// Sends SIGTERM, then SIGKILL, to this process, and never to another one with its pid.
 pub(crate) fn end(process: &Process) -> Result<StoppedBy, MpsError> {
     for (signal, by) in [(Signal::TERM, StoppedBy::Terminate), (Signal::KILL, StoppedBy::Kill)] {
         let path = format!("/proc/{}", process.pid());

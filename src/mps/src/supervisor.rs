@@ -1,4 +1,4 @@
-//! Keeps MPS control daemons alive while mpsgated comes and goes, where no systemd keeps a unit for
+//! Keeps MPS control daemons running while mpsgated restarts, where no systemd keeps a unit for
 //! each card: as a pod, a unit or a process of its own, `mpsgated hold`. On a host it starts the
 //! cards' gates, too.
 //!
@@ -9,7 +9,7 @@
 //!  SIGTERM (the pod is deleted) ──► quit ──► SIGTERM ──► SIGKILL to all of them
 //! ```
 //!
-//! It starts, reaps and ends; what a card's daemon should be doing is mpsgated's to know. One
+//! It starts, reaps and ends processes; mpsgated decides about the state of a card's daemon. One
 //! thread, no async, no settings file: ending it ends the CUDA work of every container with a
 //! grant, so it must seldom need another version of itself.
 

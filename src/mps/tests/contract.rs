@@ -1,7 +1,7 @@
-//! What mpsgate relies on in `nvidia-cuda-mps-control`, asked of the real program (535 and 550) and
-//! of the fake alike.
+//! The properties of `nvidia-cuda-mps-control` on which mpsgate relies, tested on the real program
+//! (535 and 550) and on the fake alike.
 //!
-//! The real half is skipped where the program is not there. Some tests need root.
+//! The real half is skipped if the program is missing. Some tests need root.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
@@ -18,7 +18,7 @@ mod supervision;
 #[path = "contract/trouble.rs"]
 mod trouble;
 
-/// Each test once for every program that is named.
+/// Each test once for every named program.
 macro_rules! tests_of {
     ($($module:ident $kind:ident $version:literal),* : $tests:tt) => {
         $(tests_of! { @program $module, $kind, $version, $tests })*
@@ -94,7 +94,7 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     servers::quit_gives_clients_their_grace_and_no_more,
 ] }
 
-// The fake has no reader of the log's FIFO.
+// The fake does not read the log's FIFO.
 tests_of! { real_log_535 Real 535, real_log_550 Real 550: [
     program::garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained,
 ] }

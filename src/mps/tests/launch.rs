@@ -1,4 +1,4 @@
-//! The launcher, `mpsgated launch`: what keeps it from starting anything, and what it says then.
+//! The launcher, `mpsgated launch`: the cases in which it starts nothing, and its messages then.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
@@ -39,15 +39,15 @@ impl Stage {
         command
     }
 
-    /// What it says where it starts nothing.
+    /// The message if it starts nothing.
     fn refused(&self, around: &[&str]) -> String {
         let mark = self.dir.path().join("mark");
         let output = self.launch(around, &["/usr/bin/touch", mark.to_str().unwrap()]).output();
         let output = output.unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(!mark.exists(), "{said}");
-        said
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(!mark.exists(), "{text}");
+        text
     }
 }
 
@@ -61,7 +61,8 @@ impl Drop for Running {
     }
 }
 
-/// The file with the pid of what a program has started and outlives it: ends with the test, too.
+/// The file with the pid of a process that outlives its program: that process ends with the test,
+/// too.
 struct LeftBehind(PathBuf);
 
 impl LeftBehind {
@@ -88,11 +89,11 @@ fn a_second_one_is_turned_away_until_the_first_has_ended() {
         let exe = fs::read_link(format!("/proc/{}/exe", first.0.id()));
         exe.is_ok_and(|exe| exe.ends_with("sleep") || exe.ends_with("coreutils"))
     });
-    let said = stage.refused(&[]);
+    let text = stage.refused(&[]);
     let why = format!("{}: pid {}", stage.lock().display(), first.0.id());
     assert!(
-        said.contains("another control daemon of card 0 has ") && said.contains(&why),
-        "{said}"
+        text.contains("another control daemon of card 0 has ") && text.contains(&why),
+        "{text}"
     );
     drop(first);
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
@@ -144,9 +145,9 @@ fn a_lock_that_is_not_roots_own_file_is_named() {
             assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
         }
         spoil(&stage);
-        let said = stage.refused(&[]);
-        assert!(said.contains(&stage.lock().display().to_string()) && said.contains(why), "{said}");
-        assert!(said.contains("hint: rm "), "{said}");
+        let text = stage.refused(&[]);
+        assert!(text.contains(&stage.lock().display().to_string()) && text.contains(why), "{text}");
+        assert!(text.contains("hint: rm "), "{text}");
     }
 }
 
@@ -156,17 +157,17 @@ fn what_lies_in_the_nodes_directory_is_named() {
     let stage = Stage::new();
     let file = stage.dirs.pipe_dir().join("control");
     fs::write(&file, "").unwrap();
-    let said = stage.refused(&[]);
-    assert!(said.contains(&format!("{} lies where nothing may", file.display())), "{said}");
+    let text = stage.refused(&[]);
+    assert!(text.contains(&format!("{} lies where nothing may", file.display())), "{text}");
 }
 
 #[test]
 fn without_a_mount_namespace_of_its_own_nothing_is_started() {
     need!(root());
     let stage = Stage::new();
-    let said = stage.refused(&["setpriv", "--bounding-set", "-sys_admin", "--"]);
-    assert!(said.contains("cannot leave the node's mount namespace"), "{said}");
-    assert!(said.contains("CAP_SYS_ADMIN"), "{said}");
+    let text = stage.refused(&["setpriv", "--bounding-set", "-sys_admin", "--"]);
+    assert!(text.contains("cannot leave the node's mount namespace"), "{text}");
+    assert!(text.contains("CAP_SYS_ADMIN"), "{text}");
 }
 
 #[test]
@@ -174,16 +175,16 @@ fn a_program_that_cannot_be_executed_is_named_and_leaves_the_lock_free() {
     need!(root());
     let stage = Stage::new();
     let output = stage.launch(&[], &["/nonexistent"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("cannot run /nonexistent"), "{said}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("cannot run /nonexistent"), "{text}");
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
 }
 
-/// Its tmpfs is its own: what it mounts reaches nobody, and what it writes lies nowhere else. What
-/// its node unmounts it does not keep. The node is a namespace with a shared mount, as systemd has.
+/// Its tmpfs is its own: its mounts reach no other process, and its files are nowhere else. It does
+/// not keep what its node unmounts. The node is a namespace with a shared mount, as systemd has.
 #[test]
-fn its_tmpfs_is_seen_by_nobody_else_and_it_keeps_nothing_mounted() {
+fn only_it_sees_its_tmpfs_and_it_keeps_nothing_mounted() {
     need!(root());
     let stage = Stage::new();
     let (dir, pipe) = (stage.dir.path(), stage.dirs.pipe_dir());
@@ -194,7 +195,7 @@ fn its_tmpfs_is_seen_by_nobody_else_and_it_keeps_nothing_mounted() {
         "$@"
         exit"#;
     let around = ["unshare", "-m", "sh", "-ec", node, dir.to_str().unwrap()];
-    // Counted are: the node's other mount, the tmpfs on the node, the other mount after its end.
+    // It counts: the node's other mount, the tmpfs on the node, the other mount after its end.
     let look = format!(
         r#"mounts=/proc/self/mountinfo
         grep ' {pipe} ' $mounts
@@ -217,7 +218,7 @@ fn its_tmpfs_is_seen_by_nobody_else_and_it_keeps_nothing_mounted() {
     assert_eq!(fs::read_dir(&pipe).unwrap().count(), 0);
 }
 
-/// As where the kernel has no memory for it.
+/// As if the kernel had no memory for it.
 #[test]
 fn without_its_tmpfs_nothing_is_started() {
     need!(root());
@@ -228,13 +229,13 @@ fn without_its_tmpfs_nothing_is_started() {
         syscall($prctl, 22, 2, pack('S x6 P', 6, $program), 0, 0) == 0 or die "no filter: $!";
         exec @ARGV or die "$ARGV[0]: $!""#;
     let stage = Stage::new();
-    let said = stage.refused(&["perl", "-e", filter, "--"]);
+    let text = stage.refused(&["perl", "-e", filter, "--"]);
     let step = format!("cannot mount a tmpfs at {}", stage.dirs.pipe_dir().display());
-    assert!(said.contains(&step) && said.contains("os error 12"), "{said}");
+    assert!(text.contains(&step) && text.contains("os error 12"), "{text}");
     assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
 }
 
-/// A busy node: each round binds all that is mounted so far once more.
+/// A busy node: each round binds all existing mounts once more.
 #[test]
 fn thousands_of_mounts_are_no_hindrance() {
     need!(root());
@@ -257,7 +258,8 @@ fn thousands_of_mounts_are_no_hindrance() {
     assert!(output.status.success() && own.contains(" - tmpfs mpsgate "), "{seen}");
 }
 
-/// Its lock ends with it, and what it has left in the node's namespace sees none of its sockets.
+/// Its lock ends with it, and a process that it leaves in the node's namespace sees none of its
+/// sockets.
 #[test]
 fn a_child_that_has_left_the_namespace_keeps_no_successor_out() {
     need!(root());

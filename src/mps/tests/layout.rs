@@ -1,4 +1,4 @@
-//! The card's directories: what is refused, what is made, what is left.
+//! The card's directories: what is refused, made and left.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::fs;
@@ -104,7 +104,7 @@ fn refuses_paths_that_no_socket_address_can_hold() {
     }
 }
 
-/// A container that has it from before finds no control daemon in it any more.
+/// A container that has it from an older version finds no control daemon in it any more.
 #[test]
 fn what_an_older_mpsgate_gave_to_all_containers_is_removed() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! One supervisor with children that stand for control daemons and gates. A program of its own,
-//! with one test: the supervisor waits for every child of its process.
+//! One supervisor with children in place of control daemons and gates. A program of its own, with
+//! one test, because the supervisor waits for every child of its process.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
@@ -19,7 +19,7 @@ use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// `tail -f` goes on, as a control daemon does; as a front-end it prints and ends.
+/// `tail -f` keeps running, as a control daemon does; as a front-end it prints and ends.
 const PROGRAM: &str = "/usr/bin/tail";
 
 fn start(options: &Options) -> Start {
@@ -40,7 +40,7 @@ fn start(options: &Options) -> Start {
     }
 }
 
-/// A supervisor that answers. It ends with the test, and what it holds with it.
+/// A supervisor that answers. It and its children end with the test.
 struct Serving {
     thread: Pthread,
     serving: Option<JoinHandle<Result<(), HoldError>>>,
@@ -67,7 +67,7 @@ fn refused(dir: &Path, request: &Request) -> String {
     }
 }
 
-/// Of a child; a shell's own go with its exec.
+/// The descriptors of a child; a shell closes its own with its exec.
 fn descriptors(pid: i32) -> Vec<String> {
     let names = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let mut names: Vec<String> =
@@ -80,17 +80,17 @@ fn descriptors(pid: i32) -> Vec<String> {
 fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let root = tempfile::tempdir().unwrap();
     let (dir, mps) = (root.path().join("hold"), root.path().join("mps"));
-    // `launch --card 0 --mps DIR -- PROGRAM …`: the program, and nothing before.
+    // `launch --card 0 --mps DIR -- PROGRAM …`: runs the program.
     let launcher = root.path().join("launcher");
     fs::write(&launcher, "#!/bin/sh\nshift 6\nexec env -u PWD \"$@\"\n").unwrap();
     fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
-    // A gate's arguments are none of its own: it prints its name, and goes on.
+    // It ignores a gate's arguments, prints them, and keeps running.
     let gate = root.path().join("gate");
     fs::write(&gate, "#!/bin/sh\necho \"$@\"\nexec sleep 1000\n").unwrap();
     fs::set_permissions(&gate, fs::Permissions::from_mode(0o755)).unwrap();
     let options = Options { dir, mps, control: PROGRAM.into(), gate: Some(gate), launcher };
     fs::create_dir_all(options.mps.join("0/log")).unwrap();
-    // As whoever starts a holder may leave one open.
+    // A descriptor that the starter of a holder may have left open.
     let inherited = File::open("/dev/zero").unwrap();
     fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let (sender, thread) = mpsc::channel();
@@ -105,7 +105,7 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     wait_for("the supervisor answers", || {
         ask(dir, &Request::Check).is_ok_and(|answer| answer == Answer::Ready(0))
     });
-    // Not before: until it takes signals, one would end this process.
+    // Not earlier: before it handles signals, one would end this process.
     let mut serving = Serving { thread: thread.recv().unwrap(), serving: Some(serving) };
     let wanted = start(&options);
     let request = Request::Start(wanted.clone());
@@ -123,7 +123,7 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     wished.sort_unstable();
     assert_eq!(found, wished);
     let status = fs::read_to_string(format!("/proc/{first}/status")).unwrap();
-    // Root's children have what is left of the bounding set.
+    // Root's children have the rest of the bounding set.
     if nix::unistd::geteuid().is_root() {
         let left = caps::read(Some(first), caps::CapSet::Permitted).unwrap();
         assert!(!left.contains(&caps::Capability::CAP_SYS_TIME), "{left:?}");
@@ -133,20 +133,20 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     assert!(refused(dir, &request).contains(&format!("lives, pid {first}")));
     assert_eq!(ask(dir, &Request::Check).unwrap(), Answer::Ready(1));
 
-    // What is not understood is said, and is the end of that connection alone.
+    // A message that is not understood is reported, and ends only its own connection.
     let newer = r#"{"format":7,"message":"check"}"#;
-    for (said, why) in [("", ""), ("GET / HTTP/1.1\r\n\r\n", ""), (newer, "has format 7")] {
+    for (text, why) in [("", ""), ("GET / HTTP/1.1\r\n\r\n", ""), (newer, "has format 7")] {
         let mut stream = UnixStream::connect(socket(dir)).unwrap();
-        stream.write_all(said.as_bytes()).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("refused") && answer.contains(why), "{said:?}: {answer:?}");
+        assert!(answer.contains("refused") && answer.contains(why), "{text:?}: {answer:?}");
     }
     let Answer::Started(gate) = ask(dir, &Request::StartGate(0)).unwrap() else { panic!() };
     assert!(refused(dir, &Request::StartGate(0)).contains(&format!("lives, pid {gate}")));
-    let said = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();
-    wait_for("the gate runs", || said() == format!("--card 0 --mps {}\n", options.mps.display()));
+    let log = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();
+    wait_for("the gate runs", || log() == format!("--card 0 --mps {}\n", options.mps.display()));
     // Its shell has one more until it execs.
     wait_for("what the gate has", || descriptors(gate) == ["0", "1", "2"]);
 

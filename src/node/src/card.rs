@@ -1,19 +1,37 @@
-//! A card as the daemon knows it: NVML's facts, who handed it over, and how its MPS is.
+//! A card as the daemon knows it: NVML's facts, who handed it over, and what serves its containers.
+//!
+//! ```text
+//!              handed over                            ┌──── Without MPS (schedule share)
+//!   not managed ─────────► Idle ── brought up? ───────┤
+//!        ▲                  ▲   no ▼    ▲ died,       └──── Mps: answers, FAULT, does not answer
+//!        │ taken back       │     Down ─┘ ended                    │
+//!        └──────────────────┴── stopped by the operator ◄──────────┘
+//!
+//!   beside it, whatever the state: lost (NVML), closed (an operator's command), asked (qualify)
+//! ```
+//!
+//! What happens to a card is a [`CardEvent`]; [`Node::apply`](crate::Node::apply) takes it, and
+//! says in effects what is to be done. Nothing else changes a card. `tests/golden/card.txt` shows
+//! each transition.
+
+mod apply;
+mod asked;
+mod events;
+mod state;
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{CardMemory, CardState, MpsStatus};
+use mpsgate_api::{CardMemory, CardState, MpsStatus, ServerStatus};
 use mpsgate_model::door::Counts;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::{Answer, ComputeMode, GpuUuid, GrantKey, Mib, OneOf, Qualification, Subject};
-use mpsgate_policy::{Conclusion, Condition, Disturbance, SharedMemory, Sight};
+use mpsgate_model::{ComputeMode, GpuUuid, GrantKey, Mib, OneOf};
+use mpsgate_policy::{Condition, SharedMemory};
 
-/// Processes that a sentence names.
-const NAMED: usize = 6;
-/// Of a card, what others may take of it while it is asked: a desktop does, as windows come and go.
-const MUCH: Mib = Mib(256);
+pub use self::asked::{Asking, Qualified};
+pub use self::events::{CardEvent, CardNews, Closing, Control, GateSeen, Seen, View};
+use self::state::State;
 
-/// One card of the node.
+/// One card of the node. Outside this crate nobody has one to change.
 #[derive(Debug, Clone)]
 pub struct Card {
     /// NVML's UUID.
@@ -31,44 +49,37 @@ pub struct Card {
     /// Memory in use on the device, as last read.
     pub used: Mib,
     /// NVML's compute mode, as last read.
-    pub compute_mode: Option<ComputeMode>,
+    compute_mode: Option<ComputeMode>,
     /// Who handed it to mpsgate, if anybody.
-    pub managed: Option<ManagedBy>,
-    /// Whether grants are possible, as its card task sees it.
-    pub health: Health,
+    managed: Option<ManagedBy>,
+    /// What serves its containers.
+    state: State,
     /// NVML does not show it any more.
-    pub lost: Option<Trouble>,
+    lost: Option<Trouble>,
     /// An operator's command has closed it, whatever its card task thinks: it is stopped, or being
     /// restarted or taken back.
-    pub closed: Option<Trouble>,
+    closed: Option<Trouble>,
     /// What containers get of its MPS.
-    pub ends: Ends,
+    ends: Ends,
     /// Clients that its server takes.
-    pub max_clients: u32,
+    max_clients: u32,
     /// One server for all uids.
-    pub multiuser: bool,
-    /// Whose server is known to take clients.
-    pub server_uid: Option<u32>,
+    multiuser: bool,
     /// Its MPS cannot have a server: the card is simulated.
-    pub serverless: bool,
-    /// What a client of the next server gets that has no limit of its own, as the control daemon
-    /// was told.
-    pub cap: Mib,
+    serverless: bool,
     /// How its servers share memory with their clients, where one was seen since its control daemon
     /// runs.
-    pub shared_memory: Option<SharedMemory>,
-    /// Its control daemon, as last seen.
-    pub mps: Option<MpsStatus>,
+    shared_memory: Option<SharedMemory>,
     /// What became of clients at its containers' doors, as its gate said last.
-    pub gate: Option<Counts>,
+    gate: Option<Counts>,
     /// Which gate said so.
-    pub gate_process: Option<ProcessId>,
+    gate_process: Option<ProcessId>,
     /// What its processes use, as the watchdog last saw it.
-    pub watched: Watched,
+    watched: Watched,
     /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
-    pub unlimited: Option<Trouble>,
+    unlimited: Option<Trouble>,
     /// What it was asked, and what follows from that.
-    pub qualified: Qualified,
+    pub(crate) qualified: Qualified,
 }
 
 /// The containers' ways to a card's MPS.
@@ -102,60 +113,6 @@ pub struct CardId {
     pub memory: Mib,
     /// What its MPS is to be told for clients without a limit of their own.
     pub default_limit: Mib,
-}
-
-/// What a card was asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Qualified {
-    /// Its answers.
-    pub found: Option<Qualification>,
-    /// Why they cannot be read, where there are some.
-    pub unreadable: Option<String>,
-    /// What follows from them with the driver of today.
-    pub conclusion: Conclusion,
-    /// Why it takes no grant, where that follows.
-    pub refusal: Option<Trouble>,
-    /// It is being asked now.
-    pub asking: Option<Asking>,
-    /// Kubelet is told of it once it was asked, or nobody came for that.
-    pub is_awaited: bool,
-}
-
-/// A card that is being asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asking {
-    /// How the ids of the containers begin that ask it.
-    pub id: String,
-    /// Of what it is asked.
-    pub subject: Subject,
-    /// What everybody else is told.
-    pub trouble: Trouble,
-    /// What it has answered so far, as it counts.
-    pub answers: Vec<Answer>,
-    /// What else was seen of it so far.
-    pub sight: Sight,
-    /// `sight` as it was at the last answer: what was seen since may be the cause of the next one.
-    pub before: Sight,
-    /// How often its gate has told of its clients.
-    pub told: u64,
-    /// Bytes of it that processes without a grant had at the least.
-    pub others: Option<u64>,
-}
-
-impl Asking {
-    /// Of a card that has said nothing yet.
-    pub fn new(id: &str, subject: Subject, trouble: Trouble) -> Self {
-        Self {
-            id: id.to_owned(),
-            subject,
-            trouble,
-            answers: Vec::new(),
-            sight: Sight::default(),
-            before: Sight::default(),
-            told: 0,
-            others: None,
-        }
-    }
 }
 
 /// What the watchdog last saw of a card.
@@ -214,7 +171,7 @@ impl Trouble {
 }
 
 impl Health {
-    fn condition(&self) -> Condition<'_> {
+    pub(crate) fn condition(&self) -> Condition<'_> {
         match self {
             Self::Ready => Condition::Ready,
             Self::Starting => Condition::Unhealthy {
@@ -236,98 +193,156 @@ impl Health {
 }
 
 impl Card {
+    /// One that NVML has just shown for the first time.
+    fn new(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Self {
+        Self {
+            uuid: uuid.clone(),
+            index: 0,
+            minor: 0,
+            name: String::new(),
+            total: Mib(0),
+            memory: Mib(0),
+            used: Mib(0),
+            compute_mode: None,
+            managed,
+            state: State::Idle,
+            lost: None,
+            closed: None,
+            ends: Ends::None,
+            max_clients: 0,
+            multiuser: false,
+            serverless: false,
+            shared_memory: None,
+            gate: None,
+            gate_process: None,
+            watched: Watched::default(),
+            unlimited: None,
+            qualified: Qualified::default(),
+        }
+    }
+
+    /// NVML's compute mode, as last read.
+    pub fn compute_mode(&self) -> Option<ComputeMode> {
+        self.compute_mode
+    }
+
+    /// Who handed it to mpsgate, if anybody.
+    pub fn managed(&self) -> Option<ManagedBy> {
+        self.managed
+    }
+
+    /// Whether somebody has handed it to mpsgate.
+    pub fn is_managed(&self) -> bool {
+        self.managed.is_some()
+    }
+
+    /// Whether grants are possible, as its card task sees it.
+    pub fn health(&self) -> &Health {
+        self.state.health()
+    }
+
+    /// Whether NVML does not show it any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Whether an operator's command has closed it: its card task is not to be started.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Its control daemon, for `status`.
+    pub fn mps(&self) -> Option<MpsStatus> {
+        self.state.status()
+    }
+
+    /// The pid of its control daemon, where one is known to run.
+    pub fn control_pid(&self) -> Option<u32> {
+        self.state.mps().map(|mps| mps.pid)
+    }
+
+    /// Whether its control daemon runs and does not answer.
+    pub fn is_wedged(&self) -> bool {
+        self.state.mps().is_some_and(state::Mps::is_wedged)
+    }
+
+    /// Its servers, as its control daemon named them last.
+    pub fn servers(&self) -> &[ServerStatus] {
+        self.state.mps().map(|mps| mps.servers.as_slice()).unwrap_or_default()
+    }
+
+    /// What a client of the next server gets that has no limit of its own, as the control daemon
+    /// was told; 0 without one.
+    pub fn cap(&self) -> Mib {
+        self.state.mps().and_then(|mps| mps.default_limit).unwrap_or_default()
+    }
+
+    /// What containers get of its MPS.
+    pub fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Clients that its server takes.
+    pub fn max_clients(&self) -> u32 {
+        self.max_clients
+    }
+
+    /// Whether its MPS cannot have a server: the card is simulated.
+    pub fn is_serverless(&self) -> bool {
+        self.serverless
+    }
+
+    /// How its servers were seen to share memory with their clients.
+    pub fn shared_memory(&self) -> Option<SharedMemory> {
+        self.shared_memory
+    }
+
+    /// What became of clients at its containers' doors, as its gate said last.
+    pub fn gate(&self) -> Option<&Counts> {
+        self.gate.as_ref()
+    }
+
+    /// What its processes use, as the watchdog last saw it.
+    pub fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
+    pub fn unlimited(&self) -> Option<&Trouble> {
+        self.unlimited.as_ref()
+    }
+
+    /// What it was asked, and what follows from that.
+    pub fn qualified(&self) -> &Qualified {
+        &self.qualified
+    }
+
     /// Whether grants are possible.
     pub fn condition(&self) -> Condition<'_> {
         match self.lost.as_ref().or(self.closed.as_ref()) {
             Some(Trouble { why, hint }) => Condition::Unhealthy { why, hint },
-            None => self.health.condition(),
+            None => self.health().condition(),
         }
     }
 
     /// What keeps it from serving clients, where something is known to.
     pub fn trouble(&self) -> Option<&Trouble> {
-        self.lost.as_ref().or(self.closed.as_ref()).or_else(|| self.health.trouble())
+        self.lost.as_ref().or(self.closed.as_ref()).or_else(|| self.health().trouble())
     }
 
     /// For `status`, of a managed card.
     pub fn state(&self) -> OneOf<CardState> {
-        match (self.trouble(), &self.health) {
+        match (self.trouble(), self.health()) {
             (Some(trouble), _) => OneOf::Other(trouble.why.clone()),
             (None, Health::Starting) => CardState::Starting.into(),
             (None, _) => CardState::Ready.into(),
         }
     }
 
-    /// Takes what its card task thinks of it.
-    pub fn set_health(&mut self, health: Health) {
-        if let Condition::Unfit { why, .. } | Condition::Unhealthy { why, .. } = health.condition()
-        {
-            self.saw(Disturbance::NotReady, format!("it {why}"));
-        }
-        self.health = health;
-    }
-
-    /// Takes note of what may keep it from answering as its driver would, while it is asked.
-    pub fn saw(&mut self, what: Disturbance, words: impl Into<String>) {
-        if let Some(asking) = &mut self.qualified.asking {
-            asking.sight.saw(what, words);
-        }
-    }
-
-    /// Takes what its gate says of its clients.
-    pub fn count_clients(&mut self, counts: Counts, gate: Option<ProcessId>) {
-        let is_other = self.gate_process.is_some() && self.gate_process != gate;
-        // What the first gate of this mpsgated tells is of before.
-        let before = match self.gate.take() {
-            Some(before) if !is_other => before,
-            Some(_) => Counts::default(),
-            None => counts.clone(),
-        };
-        if is_other {
-            self.saw(Disturbance::Gate, "its gate was started anew");
-        }
-        for (reason, count) in &counts.ended {
-            let new = count.saturating_sub(before.ended.get(reason).copied().unwrap_or_default());
-            if new > 0 {
-                let words = format!("its gate ended clients ({} {new})", reason.as_str());
-                self.saw(Disturbance::Ended(*reason), words);
-            }
-        }
-        if let Some(asking) = &mut self.qualified.asking {
-            asking.told += 1;
-        }
-        (self.gate, self.gate_process) = (Some(counts), gate);
-    }
-
-    /// Takes who uses it without a grant, and how much they have where NVML tells all.
-    pub fn note_others(&mut self, outsiders: &[u32], others: Option<u64>) {
-        if !outsiders.is_empty() {
-            let pids: Vec<String> = outsiders.iter().take(NAMED).map(u32::to_string).collect();
-            let words = format!("processes without a grant used it: pid {}", pids.join(", "));
-            self.saw(Disturbance::Outsider, words);
-        }
-        let (Some(asking), Some(now)) = (&mut self.qualified.asking, others) else { return };
-        let least = asking.others.map_or(now, |least| least.min(now));
-        asking.others = Some(least);
-        let more = now.saturating_sub(least) >> 20;
-        if more > MUCH.0 {
-            let words = format!("processes without a grant took {} more of it", Mib(more));
-            self.saw(Disturbance::Memory, words);
-        }
-    }
-
-    /// Closes it until the operator starts its MPS again, or opens it.
-    pub fn set_stopped(&mut self, stopped: bool) {
-        self.closed = stopped.then(|| {
-            let hint = format!("mpsgate mps restart {}", self.uuid);
-            Trouble::new("was stopped by the operator", hint)
-        });
-    }
-
     /// Whether a client of `uid` finds a server that takes it.
     pub fn has_server_for(&self, uid: u32) -> bool {
-        self.serverless
-            || self.server_uid.is_some_and(|serves| self.serves_any_uid() || serves == uid)
+        let serves = self.state.mps().and_then(|mps| mps.server_uid);
+        self.serverless || serves.is_some_and(|serves| self.serves_any_uid() || serves == uid)
     }
 
     /// Whether clients of several uids may use it at once: its control daemon serves them, and
@@ -341,4 +356,13 @@ impl Card {
     pub fn label(&self) -> String {
         format!("GPU {} ({})", self.index, self.uuid)
     }
+}
+
+/// Where a card's gate says what is wrong with it.
+pub fn where_to_look(minor: u32) -> String {
+    format!(
+        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; under \
+         Kubernetes kubectl logs -c gate of mpsgated's pod; without either \
+         /run/mpsgate/mps/{minor}/log/gate.log"
+    )
 }

@@ -5,6 +5,8 @@ use mpsgate_api::Done;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, PodContainer};
 
+use crate::card::CardNews;
+
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -31,6 +33,12 @@ pub enum Effect {
     CloseDoor(Box<Grant>),
     /// The smallest grant of the card may have changed.
     Cap(GpuUuid),
+    /// Log what happened to the card of this UUID and index.
+    TellCard(GpuUuid, u32, CardNews),
+    /// Look at the cards again, and start the card tasks that are missing.
+    Look,
+    /// The card task is to see to the compute mode.
+    CheckComputeMode(GpuUuid),
     /// Count what was done to a container or process.
     Count(Done),
     /// Tell the pod's author.

@@ -64,6 +64,15 @@ pub enum Now {
     Unreadable,
 }
 
+impl Now {
+    fn living(self) -> Option<(ProcessId, Whose)> {
+        match self {
+            Self::Living(process, whose) => Some((process, whose)),
+            Self::Ended | Self::Unreadable => None,
+        }
+    }
+}
+
 /// A part of the memory under a pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
@@ -86,6 +95,26 @@ const MOST_OF_A_PID: usize = 8;
 /// In bytes: as far as what is kept of a process may be from what it has. The watchdog tolerates
 /// more where nothing else is set.
 const NEAR: u64 = 64 << 20;
+
+/// Whether somebody of another grant, or of none, has had the pid after a process.
+fn is_followed<'a>(
+    process: &ProcessId,
+    grant: Option<&GrantKey>,
+    now: Option<&(ProcessId, Whose)>,
+    mut later: impl Iterator<Item = &'a Holder>,
+) -> bool {
+    let is_another = |of: Option<&GrantKey>| of.is_none() || of != grant;
+    let lives = |(now, whose): &(ProcessId, Whose)| {
+        now.start_time > process.start_time && is_another(whose.grant())
+    };
+    now.is_some_and(lives) || later.any(|next| is_another(next.grant.as_ref()))
+}
+
+/// Whether `its` is what one that has ended, and `had` so much, has left. What nobody knew of it is
+/// not found out any more, but where nothing is listed it has left nothing.
+fn is_left(had: Option<u64>, its: Option<u64>) -> bool {
+    its == Some(0) || had.is_some() && its.is_some()
+}
 
 impl Holders {
     /// A client is handed over to MPS at the door of this grant.
@@ -119,14 +148,10 @@ impl Holders {
         if now == Now::Ended {
             self.0.entry(pid).or_insert_with(|| vec![Holder::new(UNKNOWN)]);
         }
+        // Of one that cannot be read nobody knows whether it is the one that has the pid.
         let is_read = now != Now::Unreadable;
         let is_meant = |start_time: u64| before.is_none_or(|before| start_time <= before);
-        let now = match now {
-            Now::Living(process, whose) => {
-                Some((process, whose)).filter(|_| is_meant(process.start_time))
-            }
-            Now::Ended | Now::Unreadable => None,
-        };
+        let now = now.living().filter(|(process, _)| is_meant(process.start_time));
         if let Some((process, whose)) = &now {
             self.see(*process, whose);
         }
@@ -142,25 +167,14 @@ impl Holders {
             }
             let process = ProcessId { pid, start_time: holder.start_time };
             let grant = holder.grant.clone().filter(&lives);
-            let is_another = |of: Option<&GrantKey>| of.is_none() || of != grant.as_ref();
-            let is_followed = now.as_ref().is_some_and(|(now, whose)| {
-                now.start_time > process.start_time && is_another(whose.grant())
-            }) || known
-                .iter()
-                .any(|next| is_meant(next.start_time) && is_another(next.grant.as_ref()));
+            let later = known.iter().filter(|next| is_meant(next.start_time));
+            let is_followed = is_followed(&process, grant.as_ref(), now.as_ref(), later);
             let had = holder.used;
             let its = match had.filter(|_| is_followed) {
                 Some(had) => rest.map(|rest| rest.min(had)),
                 None => rest,
             };
-            // What nobody knows of one that has ended is not found out any more, but where nothing
-            // is listed it has left nothing. And of one that cannot be read nobody knows whether it
-            // is the one that has the pid.
-            let is_found = if is_followed {
-                its == Some(0) || had.is_some() && its.is_some()
-            } else {
-                is_read
-            };
+            let is_found = if is_followed { is_left(had, its) } else { is_read };
             if is_found {
                 holder.used = its;
             }

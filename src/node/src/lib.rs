@@ -11,6 +11,7 @@
 //!              Machine ◄─┘ └─► Effects ─► Daemon::change: records, log, ledger's file, cards, events
 //! ```
 
+mod backend;
 pub mod card;
 mod devices;
 mod effect;
@@ -18,11 +19,13 @@ pub mod holders;
 mod machine;
 pub mod memory;
 pub mod refusals;
+mod refuse;
 pub mod slices;
 mod state;
 pub mod usage;
 pub mod watchdog;
 
+pub use backend::Backend;
 pub use effect::{Effect, Why};
 pub use machine::Machine;
 pub use state::sharing;

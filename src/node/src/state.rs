@@ -57,7 +57,7 @@ pub struct Node {
     /// The last write failed.
     failing: bool,
     /// All cards by index.
-    pub cards: Vec<Card>,
+    pub(crate) cards: Vec<Card>,
     /// Cards that `mpsgate enable` handed over, there or not.
     pub handed_over: BTreeSet<GpuUuid>,
     /// Cards whose MPS the operator stopped, there or not.
@@ -141,6 +141,11 @@ impl Node {
         &self.ledger
     }
 
+    /// All cards by index.
+    pub fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
     /// The card of a UUID.
     pub fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
         self.cards.iter().find(|card| card.uuid == *uuid)
@@ -148,19 +153,19 @@ impl Node {
 
     /// What the largest card of ours can give. `None` while none is known: NVML may be away.
     pub fn largest_gib(&self) -> Option<u64> {
-        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        let managed = self.cards.iter().filter(|card| card.is_managed());
         managed.map(|card| card.memory.0 / 1024).max()
     }
 
     /// Whether NVML has told which cards there are: kubelet must not take a list for the node's
     /// that is only empty because nobody was asked yet.
     pub fn knows_its_cards(&self) -> bool {
-        self.cards.iter().any(|card| card.managed.is_some())
+        self.cards.iter().any(|card| card.is_managed())
             || (self.driver.trouble.is_none() && self.driver.version.is_some())
     }
 
     /// The same, for a change.
-    pub fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
+    pub(crate) fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
         self.cards.iter_mut().find(|card| card.uuid == *uuid)
     }
 
@@ -169,18 +174,23 @@ impl Node {
         let found = self.cards.iter().find(|card| {
             card.uuid.as_str().eq_ignore_ascii_case(gpu) || card.index.to_string() == gpu
         });
-        found.ok_or_else(|| match &self.driver.trouble {
-            Some(trouble) => nvml_refusal(trouble),
-            None => {
-                let all: Vec<String> = self.cards.iter().map(Card::label).collect();
-                let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-                Refusal::new(
-                    Code::UnknownGpu,
-                    format!("there is no GPU {gpu:?}; this node has: {all}"),
-                    "name one of them by index or UUID; mpsgate status lists them",
-                )
-            }
-        })
+        if let Some(card) = found {
+            return Ok(card);
+        }
+        self.driver_answers()?;
+        let all: Vec<String> = self.cards.iter().map(Card::label).collect();
+        let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+        Err(Refusal::new(
+            Code::UnknownGpu,
+            format!("there is no GPU {gpu:?}; this node has: {all}"),
+            "name one of them by index or UUID; mpsgate status lists them",
+        ))
+    }
+
+    /// What is granted while the driver does not answer is not known to be there.
+    fn driver_answers(&self) -> Result<(), Refusal> {
+        let trouble = self.driver.trouble.as_ref();
+        trouble.map_or(Ok(()), |it| Err(it.refusal("the NVIDIA driver does not answer:")))
     }
 
     /// Why a card takes no requests.
@@ -218,20 +228,12 @@ impl Node {
         self.failing
     }
 
-    /// Takes note of an attempt to write all changes. Whether it began or ended an episode of
-    /// failures.
-    pub fn note_write(&mut self, is_written: bool) -> bool {
+    /// Takes note of an attempt to write the first `changes` changes. Whether it began or ended an
+    /// episode of failures.
+    pub fn note_write(&mut self, changes: u64, is_written: bool) -> bool {
         if is_written {
-            self.written = self.changes;
+            self.written = self.written.max(changes);
         }
         std::mem::replace(&mut self.failing, !is_written) == is_written
     }
-}
-
-fn nvml_refusal(trouble: &Trouble) -> Refusal {
-    Refusal::new(
-        Code::GpuUnhealthy,
-        format!("the NVIDIA driver does not answer: {}", trouble.why),
-        trouble.hint.clone(),
-    )
 }

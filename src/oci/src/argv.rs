@@ -7,8 +7,8 @@
 //! Two grammars are read at once: Go's `flag` package (runc: one dash or two, `-name value`,
 //! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, abbreviations that fit no other
 //! flag of crun's). Where they differ, a whole name comes first, then crun's abbreviation, then
-//! Go's letter; the tables stand in `argv/table.rs`. Parsing never fails and never changes argv:
-//! what is not known here is for the real runtime to evaluate.
+//! Go's letter; `argv/table.rs` has the tables. Parsing never fails and never changes argv: the
+//! real runtime evaluates what is not known here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -41,7 +41,7 @@ pub enum Verb {
     Delete,
     /// Changes the resources of a container.
     Update,
-    /// Any other verb, known to the runtime or not. [`Invocation::verb_at`] says where it stands.
+    /// Any other verb, known to the runtime or not. [`Invocation::verb_at`] is its index.
     Other,
     /// There is no verb, or only help or the version is asked for.
     None,
@@ -65,14 +65,14 @@ impl Verb {
 /// The form of the runtime's log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// logrus text, `time="…" level=error msg="…"`; what runtimes use unless told otherwise.
+    /// logrus text, `time="…" level=error msg="…"`: the default of runtimes.
     #[default]
     Text,
     /// One JSON object a line: what containerd, dockerd and conmon ask for and read back.
     Json,
 }
 
-/// Where the value of a flag stands: in `args[index]`, behind its first `prefix` bytes.
+/// The place of a flag's value: in `args[index]`, after its first `prefix` bytes.
 ///
 /// `--resources F` gives prefix 0 at the index of `F`; `--resources=F` gives prefix 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,13 +92,13 @@ impl ValueAt {
 
 /// What an argv asks for, as far as mpsgate needs to know.
 ///
-/// Where a flag is given more than once the last one counts, as in runc and crun.
+/// If a flag is given more than once, the last one counts, as in runc and crun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct Invocation {
-    /// What to do.
+    /// The verb.
     pub verb: Verb,
-    /// Where the verb stands in the args.
+    /// Index of the verb in the args.
     pub verb_at: Option<usize>,
     /// `--root`: the state directory, which also tells engines apart.
     pub root: Option<PathBuf>,
@@ -123,10 +123,10 @@ pub struct Invocation {
     pub container_id: Option<OsString>,
     /// `update --resources`: a file, or `-` for standard input.
     pub resources: Option<PathBuf>,
-    /// Where that file's name stands; see [`with_value`].
+    /// The place of that file's name; see [`with_value`].
     pub resources_at: Option<ValueAt>,
-    /// Where [`with_exec_env`] inserts, where it has to, and the flag that the caller wrote there:
-    /// `-e` or `--env`. runc 1.1.5 refuses an argv with both.
+    /// Where [`with_exec_env`] inserts, if it has to, and the flag that the caller used: `-e` or
+    /// `--env`. runc 1.1.5 refuses an argv with both.
     pub exec_env_at: Option<(usize, &'static str)>,
     /// The signal of `kill`; `SIGTERM` unless given.
     pub signal: Signal,
@@ -149,9 +149,9 @@ impl Invocation {
     }
 }
 
-/// Reads the verb alone, without allocating: all that a pass-through needs.
+/// Reads the verb alone, without allocating: a pass-through needs nothing else.
 ///
-/// `args` is argv without the program's own name. Help asked for behind the verb is not seen.
+/// `args` is argv without the program's own name. A `--help` after the verb is not seen.
 #[must_use]
 pub fn verb_of(args: &[OsString]) -> Verb {
     let mut verb = Verb::None;
@@ -187,8 +187,8 @@ pub fn parse(args: &[OsString]) -> Invocation {
     if reading.asks_help {
         verb = Verb::None;
     }
-    // These verbs take exactly one argument, so that the value of a flag that is not known here,
-    // which looks like an argument too, can only stand before it.
+    // These verbs take exactly one argument. So the value of an unknown flag, which looks like an
+    // argument too, can only come before it.
     let id_at = match verb {
         Verb::Create | Verb::Run | Verb::Restore | Verb::Delete => positionals.last(),
         _ => positionals.first(),
@@ -198,8 +198,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         (Verb::Kill, Some(text)) => Signal::parse(text),
         _ => Signal::TERM,
     };
-    // Without a container it is an argv that the runtime refuses, and there is no place to insert
-    // at.
+    // Without a container the runtime refuses the argv, and there is no place to insert at.
     let env_flag = reading
         .env_flag
         .filter(|_| verb == Verb::Exec && reading.process_at.is_none() && container_id.is_some());
@@ -237,12 +236,12 @@ pub fn with_value(args: &[OsString], at: ValueAt, path: &Path) -> Option<Vec<OsS
     Some(changed)
 }
 
-/// A copy of `args` with `NAME=VALUE` for each pair by the caller's own flag, behind the caller's
-/// own so that ours win.
+/// A copy of `args` with `NAME=VALUE` for each pair, by the caller's own flag and after the
+/// caller's own values, so that mpsgate's win.
 ///
-/// `None` means that argv is right as it is: not an `exec`, one with `--process`, or one without
-/// `--env`. In the last case runc 1.1.5 and crun 1.8.1 take the environment of `config.json`, which
-/// holds ours already. Adding to it would do harm: up to crun 1.28 a single `--env` replaces the
+/// `None` means that argv needs no change: it is not an `exec`, or has `--process`, or has no
+/// `--env`. Without `--env`, runc 1.1.5 and crun 1.8.1 take the environment of `config.json`, which
+/// has mpsgate's already. Adding to it would do harm: up to crun 1.28 a single `--env` replaces the
 /// container's whole environment, `PATH` included (fixed by crun commit d914b7d8).
 #[must_use]
 pub fn with_exec_env(
@@ -271,7 +270,8 @@ fn log_file(value: &OsStr) -> Option<PathBuf> {
     (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
-/// The flag before a value of `--env`: in the argument before it, or at the value's own beginning.
+/// The flag before a value of `--env`: in the argument before it, or at the beginning of the same
+/// argument.
 fn env_flag(args: &[OsString], value: Option<ValueAt>) -> &'static str {
     let text = value.and_then(|at| match at.prefix {
         0 => args.get(at.index.checked_sub(1)?).map(|arg| arg.as_bytes()),
@@ -280,7 +280,7 @@ fn env_flag(args: &[OsString], value: Option<ValueAt>) -> &'static str {
     if text.is_some_and(|text| text.windows(3).any(|part| part == b"env")) { "--env" } else { "-e" }
 }
 
-/// What the flags said so far.
+/// What the flags have set so far.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Reading {
@@ -303,8 +303,8 @@ struct Reading {
 
 impl Reading {
     fn flag(&mut self, args: &[OsString], meaning: Meaning, value: Option<ValueAt>, on: bool) {
-        // runc treats an empty value of most flags as if the flag were absent. So is here the value
-        // that should follow the last argument.
+        // runc treats an empty value of most flags as if the flag were absent. A value that is
+        // missing after the last argument is treated the same here.
         let non_empty = value.filter(|at| !at.get(args).is_empty());
         let is = |word: &str| value.is_some_and(|at| at.get(args) == word);
         match meaning {

@@ -1,6 +1,6 @@
-//! The file format of the Container Device Interface 1.1.0 (`SPEC.md`): which device nodes, mounts,
-//! hooks and variables a device needs in a container. A field that is not known is an error,
-//! because what it asks for would silently be missing.
+//! The file format of the Container Device Interface 1.1.0 (`SPEC.md`): the device nodes, mounts,
+//! hooks and variables that a device needs in a container. An unknown field is an error, because
+//! what it asks for would silently be missing.
 #![allow(clippy::zero_sized_map_values, reason = "of an annotation only counts that it is there")]
 
 mod version;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// A file.
+/// A CDI specification.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Spec {
@@ -21,23 +21,23 @@ pub struct Spec {
     annotations: BTreeMap<String, IgnoredAny>,
     #[serde(default)]
     devices: Vec<Device>,
-    /// What any of its devices needs.
+    /// What every one of its devices needs.
     #[serde(default)]
     pub container_edits: ContainerEdits,
 }
 
 impl Spec {
-    /// What this device needs beside; `None` where there is none of that name.
+    /// What this device needs in addition; `None` if there is no device of that name.
     #[must_use]
     pub fn edits_of(&self, device: &str) -> Option<&ContainerEdits> {
         let named = |found: &&Device| found.name == device;
         self.devices.iter().find(named).map(|found| &found.container_edits)
     }
 
-    /// Checks its version: whether it is known, and has what the file uses.
+    /// Checks the version: whether it is known, and whether it has everything that the file uses.
     ///
     /// # Errors
-    /// What is wrong with it, as half a sentence.
+    /// The mistake, as half a sentence.
     pub fn check_version(&self) -> Result<(), String> {
         version::check(self)
     }
@@ -67,13 +67,13 @@ pub struct ContainerEdits {
     pub hooks: Vec<Hook>,
     /// Groups of the process.
     pub additional_gids: Vec<u32>,
-    /// Of CPU cache and memory bandwidth.
+    /// Rules of CPU cache and memory bandwidth.
     pub intel_rdt: Option<IgnoredAny>,
     /// Network devices.
     pub net_devices: Vec<IgnoredAny>,
 }
 
-/// A device node. What it may be opened for, its mode and its owner are read past.
+/// A device node. Its access, mode and owner are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeviceNode {
@@ -84,9 +84,9 @@ pub struct DeviceNode {
     /// `c`, `u`, `b` or `p`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Of its number.
+    /// Major number.
     pub major: Option<u32>,
-    /// Of its number.
+    /// Minor number.
     pub minor: Option<u32>,
     #[serde(rename = "permissions")]
     _permissions: Option<String>,
@@ -106,10 +106,10 @@ pub struct Mount {
     pub host_path: String,
     /// Its destination.
     pub container_path: String,
-    /// As of mount(8).
+    /// Options as in mount(8).
     #[serde(default)]
     pub options: Vec<String>,
-    /// It tells the version.
+    /// The type; it needs a newer version of the format.
     #[serde(rename = "type")]
     kind: Option<String>,
 }
@@ -122,12 +122,12 @@ pub struct Hook {
     pub hook_name: String,
     /// The program.
     pub path: String,
-    /// With its name first.
+    /// Arguments, the name first.
     #[serde(default)]
     pub args: Vec<String>,
     /// `NAME=VALUE`.
     #[serde(default)]
     pub env: Vec<String>,
-    /// In seconds.
+    /// Timeout in seconds.
     pub timeout: Option<u32>,
 }

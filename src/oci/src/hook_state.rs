@@ -1,7 +1,8 @@
 //! The container's state, as the runtime writes it to a hook's standard input.
 //!
-//! runc says `creating` at createRuntime, crun says `created` and adds `root`; at poststop runc
-//! leaves `pid` out, crun says 0. Fields that are not used are ignored, whatever their type.
+//! At createRuntime, runc's status is `creating`; crun's is `created`, with `root` besides. At
+//! poststop runc leaves `pid` out, and crun writes 0. Unused fields are ignored, whatever their
+//! type.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,12 +13,12 @@ use serde_json::Value;
 /// The longest state that is read: annotations of Kubernetes alone may take 256 KiB.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// What a hook is told of its container.
+/// The state of a hook's container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookState {
     /// The container's id; never empty.
     pub id: String,
-    /// The container's init as the runtime sees it. `None` where there is none (any more).
+    /// The container's init as the runtime sees it. `None` if there is none, or no longer one.
     pub pid: Option<i32>,
     /// The bundle. crun before 1.27 may name another directory at createRuntime: fall back to the
     /// working directory, which is the bundle there.
@@ -43,7 +44,7 @@ pub enum HookStateError {
     /// Reading failed.
     #[error("cannot read the container state from standard input")]
     Read {
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -81,7 +82,7 @@ impl HookState {
     /// Any [`HookStateError`].
     pub fn read(from: impl Read) -> Result<Self, HookStateError> {
         let mut bytes = Vec::with_capacity(4096);
-        // One byte more than allowed tells "too long" from "just fits".
+        // One byte more than the limit shows that the input is too long.
         from.take(MAX_BYTES as u64 + 1)
             .read_to_end(&mut bytes)
             .map_err(|source| HookStateError::Read { source })?;

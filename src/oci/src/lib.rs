@@ -1,9 +1,9 @@
 //! What an OCI engine hands to a runtime: argv, `config.json`, hook state and log file; and the
 //! node's CDI specifications.
 //!
-//! Each module owns one of these formats. All of them are lenient in what they read, because
-//! engines and runtimes add fields and flags with every release, and exact in what they write.
-//! Nothing here decides anything, reads settings, or talks to the daemon.
+//! Each module owns one of these formats. All of them are lenient when they read, because engines
+//! and runtimes add fields and flags with every release, and exact when they write. Nothing here
+//! decides anything, reads settings, or talks to the daemon.
 #![warn(clippy::pedantic)]
 
 pub mod argv;

@@ -1,6 +1,6 @@
 //! Edits of an OCI process object: the file of `exec --process`, or `process` of `config.json`.
 //!
-//! The document stays JSON: fields that this crate does not know survive, in their order.
+//! The document stays JSON: unknown fields survive, in their order.
 
 use serde_json::{Map, Value};
 
@@ -24,10 +24,10 @@ pub enum ProcessError {
 
 /// Takes the variables named in `drop` and in `set` out of `env`, then appends `set` in its order.
 ///
-/// Every entry of a name goes, because runtimes differ in which of several they keep. Entries
-/// without `=` and entries that are not text are left as they are: no variable of ours looks like
-/// that. A missing or null `env` is made where there is something to set. Doing it twice changes
-/// nothing more. Returns whether the document changed.
+/// Every entry of a name is removed, because runtimes differ in which of several they keep. Entries
+/// without `=` and entries that are not text are left as they are: no variable of mpsgate looks
+/// like that. A missing or null `env` is made if there is something to set. A second call changes
+/// nothing. Returns whether the document changed.
 ///
 /// # Errors
 /// [`ProcessError`], with the document unchanged.

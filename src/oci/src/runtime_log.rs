@@ -17,7 +17,7 @@ use crate::argv::LogFormat;
 /// `level` is logrus': `error`, `warning`, `info`. `now_rfc3339` comes from [`rfc3339`].
 ///
 /// # Errors
-/// What opening or writing the file gives. The caller still has stderr.
+/// The error of opening or writing the file. The caller still has stderr.
 pub fn append(
     path: &Path,
     format: LogFormat,

@@ -1,13 +1,13 @@
 //! `config.json`: reading what decides, editing without losing anything.
 //!
 //! [`glance()`] shows what any runtime would read of the bytes, without a tree and without limits.
-//! [`parse()`] takes only what every runtime reads alike. It turns the bytes into a [`Document`],
+//! [`parse()`] accepts only what every runtime reads alike. It turns the bytes into a [`Document`],
 //! [`View`] names the parts that a decision needs, [`Edit`] and [`apply`] change them. The document
-//! stays JSON throughout: fields that we do not know survive with their order, and an enum value of
-//! a newer runtime-spec is no error.
+//! stays JSON throughout: unknown fields survive with their order, and an enum value of a newer
+//! runtime-spec is no error.
 //!
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
-//! spelling of escapes may change; a document that needs no edit is never written.
+//! spelling of escapes may change. A document that needs no edit is never written.
 
 mod capability;
 mod device;

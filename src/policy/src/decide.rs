@@ -12,7 +12,7 @@ use mpsgate_oci::spec::{DeviceRule, Edit, View, capability};
 
 use crate::decision::{Decision, Held, Verdict, Wanted};
 use crate::exempt::exempt_as;
-use crate::found::{Few, Note, NoteAction, Signal, one_of_each};
+use crate::found::{Few, Findings, Note, NoteAction, Signal, one_of_each};
 use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::reach::{is_card, is_privileged, nodes_away};
@@ -192,68 +192,62 @@ fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<No
         }));
         return Verdict::Pass;
     }
-    let (mut edits, mut said) = (Vec::new(), Vec::new());
-    let mut strip = |code: Code, text: String, with: Vec<Edit>| {
-        edits.extend(with);
-        said.push(Note::new(NoteAction::Stripped, code, text));
-    };
-    let mut warned = Vec::new();
+    let mut found = Findings::default();
     for signal in &mut *signals {
         let code = signal.code;
         if strips(input.policy, code) && signal.removable {
-            strip(code, format!("{}; taken away", signal.text()), take(&mut signal.remove));
+            let text = format!("{}; taken away", signal.text());
+            found.extend([Findings::stripped(code, text, take(&mut signal.remove))]);
         } else if input.policy.unallocated == Unallocated::Warn {
-            let text = format!("{}; let through by policy.unallocated = \"warn\"", signal.text());
-            warned.push(Note::new(NoteAction::Warned, code, text));
+            found.extend([Findings::warned(code, &signal.text())]);
         } else {
             return Verdict::Refuse(refusal_of(signal, false, ask(input)));
         }
     }
-    if is_privileged(view) {
-        privileged(input, &mut strip);
-    }
-    // Never refused, as nobody asked for it; with "warn" it is let through with the rest.
-    if toolkit::is_legacy_image(view) && (input.runtime_is_nvidia || toolkit::has_nvidia_hook(view))
-    {
-        let found = "its image is from before NVIDIA_REQUIRE_CUDA and would get every GPU";
-        if input.policy.unallocated != Unallocated::Warn
-            || strips(input.policy, Code::VisibleDevices)
-        {
-            let void = vec![toolkit::set(toolkit::VISIBLE, "void")];
-            strip(
-                Code::VisibleDevices,
-                format!("{found}; NVIDIA_VISIBLE_DEVICES=void is set"),
-                void,
-            );
-        } else if signals.iter().all(|s| s.code != Code::NvidiaHook) {
-            let text = format!("{found}; let through by policy.unallocated = \"warn\"");
-            warned.push(Note::new(NoteAction::Warned, Code::VisibleDevices, text));
-        }
-    }
-    mps_variables(view, &mut strip);
-    match mounts::without_request(input, notes) {
-        Ok(look_again) => edits.extend(look_again),
+    found.extend(privileged(input));
+    found.extend(old_image(input, signals));
+    found.extend(mps_variables(view));
+    match mounts::without_request(input) {
+        Ok(looked) => found.extend([looked]),
         Err(refusal) => return Verdict::Refuse(refusal),
     }
-    notes.extend(sysctls::note(input));
+    found.notes.extend(sysctls::note(input));
+    let Findings { edits, notes: said } = found.in_order();
     notes.extend(said);
-    notes.extend(warned);
     if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }
 }
 
+/// Never refused, as nobody asked for it; with "warn" it is let through with the rest.
+fn old_image(input: &Input<'_>, signals: &[Signal]) -> Option<Findings> {
+    let (view, code) = (input.view, Code::VisibleDevices);
+    if !toolkit::is_legacy_image(view)
+        || !(input.runtime_is_nvidia || toolkit::has_nvidia_hook(view))
+    {
+        return None;
+    }
+    let found = "its image is from before NVIDIA_REQUIRE_CUDA and would get every GPU";
+    if input.policy.unallocated != Unallocated::Warn || strips(input.policy, code) {
+        let text = format!("{found}; NVIDIA_VISIBLE_DEVICES=void is set");
+        let void = vec![toolkit::set(toolkit::VISIBLE, "void")];
+        return Some(Findings::stripped(code, text, void));
+    }
+    let is_said = signals.iter().any(|signal| signal.code == Code::NvidiaHook);
+    (!is_said).then(|| Findings::warned(code, found))
+}
+
 /// Variables of CUDA MPS, which mean something else without a grant.
-fn mps_variables(view: View<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)) {
+fn mps_variables(view: View<'_>) -> Option<Findings> {
     let (mut found, mut names) = (Few::default(), HashSet::new());
     for (name, _) in view.env().filter(|(name, _)| name.starts_with("CUDA_MPS_")) {
         if names.insert(name) {
             found.add(|| printable::value(name).into_owned());
         }
     }
-    let Some(text) = found.text() else { return };
+    let text = format!("{} without a grant; taken away", found.text()?);
     // In the order of the text, so that the same document gives the same edit.
     let drop = view.env().map(|(name, _)| name).filter(|name| names.remove(name));
     let drop = Edit::Env { drop: drop.map(str::to_owned).collect(), set: Vec::new() };
-    strip(Code::MpsVariables, format!("{text} without a grant; taken away"), vec![drop]);
+    Some(Findings::stripped(Code::MpsVariables, text, vec![drop]))
 }
 
 /// Whether the settings have it taken away rather than refused.
@@ -264,12 +258,16 @@ fn strips(policy: &Policy, code: Code) -> bool {
 }
 
 /// A privileged container is never refused for being privileged: node agents are.
-fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)) {
+fn privileged(input: &Input<'_>) -> Vec<Findings> {
     let (node, view) = (input.node, input.view);
+    let mut found = Vec::new();
+    if !is_privileged(view) {
+        return found;
+    }
     let nodes = nodes_away(view.devices().filter(|device| reach::managed(node, device).is_some()));
     if !nodes.is_empty() {
         let text = "it is privileged; the nodes of managed GPUs are taken away";
-        strip(Code::Privileged, text.to_owned(), nodes);
+        found.push(Findings::stripped(Code::Privileged, text, nodes));
     }
     if input.policy.privileged == Privileged::Close {
         let text = "it is privileged; every device but the GPUs stays open";
@@ -286,8 +284,9 @@ fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)
             edits.push(Edit::OpenAllBut { except: except.clone() });
         }
         edits.push(Edit::CloseAllowAll { except });
-        strip(Code::Privileged, text.to_owned(), edits);
+        found.push(Findings::stripped(Code::Privileged, text, edits));
     }
+    found
 }
 
 /// How a container of a pod asks.

@@ -161,6 +161,39 @@ impl Note {
     }
 }
 
+/// What one rule finds of a container that has no request: what changes it, and what is said.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) edits: Vec<Edit>,
+    pub(crate) notes: Vec<Note>,
+}
+
+impl Findings {
+    pub(crate) fn stripped(code: Code, text: impl Into<String>, edits: Vec<Edit>) -> Self {
+        Self { edits, notes: vec![Note::new(NoteAction::Stripped, code, text)] }
+    }
+
+    pub(crate) fn warned(code: Code, found: &str) -> Self {
+        let text = format!("{found}; let through by policy.unallocated = \"warn\"");
+        Self { edits: Vec::new(), notes: vec![Note::new(NoteAction::Warned, code, text)] }
+    }
+
+    /// Told in this order: what nobody is stopped for, what was taken away, what is let through.
+    pub(crate) fn in_order(mut self) -> Self {
+        self.notes.sort_by_key(|note| (note.action != NoteAction::Noted, note.action));
+        self
+    }
+}
+
+impl Extend<Self> for Findings {
+    fn extend<I: IntoIterator<Item = Self>>(&mut self, more: I) {
+        for Self { edits, notes } in more {
+            self.edits.extend(edits);
+            self.notes.extend(notes);
+        }
+    }
+}
+
 /// Notes of the same code and action as one: each is a message to mpsgated.
 pub(crate) fn one_of_each(notes: Vec<Note>) -> Vec<Note> {
     let mut kept: Vec<Note> = Vec::new();

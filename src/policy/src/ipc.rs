@@ -62,10 +62,7 @@ pub const HOST_SHM: &str = "set hostIPC: true and mount nothing at /dev/shm (in 
 
 /// Whether the namespace matters here.
 fn namespace(input: &Input<'_>) -> Option<Refusal> {
-    if may_have_its_own(input.policy.ipc, input.node.shared_memory, &input.shm) {
-        return None;
-    }
-    let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
+    let why = wants_hosts(input.policy.ipc, input.node.shared_memory, &input.shm)?;
     let found = match (&input.ipc, input.node.ipc_inode) {
         (Ipc::Inode(inode), Some(server)) if *inode == server => return None,
         // Without a daemon nothing is granted anyway; `explain` leaves it open.
@@ -73,19 +70,124 @@ fn namespace(input: &Input<'_>) -> Option<Refusal> {
         (Ipc::Inode(inode), Some(server)) => {
             format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
         }
-        (Ipc::New, _) => return Some(refusal::own_ipc(own_users)),
+        (Ipc::New, _) => refusal::OWN_IPC.to_owned(),
         (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
     };
-    Some(refusal::no_host_ipc(&found, own_users))
+    let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
+    Some(refusal::no_host_ipc(&found, why, own_users))
 }
 
-/// Whether a container with GPU memory may have an IPC namespace of its own. `auto`: what the
-/// node's driver was seen to need, and until then the host's namespace.
+/// Why a container with GPU memory may not have an IPC namespace of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WantsHosts {
+    /// The setting alone wants it: the node has shown that its driver's clients attach without a
+    /// name in `/dev/shm`.
+    Setting,
+    /// The same: they need the servers' `/dev/shm`, and the container has it.
+    SettingBesideShm,
+    /// The driver's clients need the servers' `/dev/shm`, which the container was not seen to have.
+    Driver,
+    /// The node has not shown what its driver's clients need, and the setting waits for that
+    /// (`auto`) or does not.
+    Unseen {
+        /// It is `auto`.
+        auto: bool,
+    },
+}
+
+impl WantsHosts {
+    /// What the node has shown, and what follows from it: the rest of a refusal's sentence.
+    pub(crate) fn because(self) -> &'static str {
+        match self {
+            Self::Setting => {
+                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
+                 needs none (anonymous shared memory)"
+            }
+            Self::SettingBesideShm => {
+                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
+                 needs the server's /dev/shm alone (named shared memory), which it has"
+            }
+            Self::Driver => {
+                "and no CUDA process in it reaches the MPS server: this node's driver has shown that it needs the \
+                 server's /dev/shm (named shared memory), which it was not seen to have"
+            }
+            Self::Unseen { .. } => {
+                "and with drivers up to 555 no CUDA process in it reaches the MPS server; this node has not shown yet \
+                 what its driver needs"
+            }
+        }
+    }
+
+    /// What its operator may set instead of the host's namespace, where that helps.
+    pub(crate) fn setting(self) -> Option<&'static str> {
+        match self {
+            Self::Setting | Self::SettingBesideShm => Some(
+                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml, and it starts as it is",
+            ),
+            Self::Unseen { auto: false } => Some(
+                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml where the driver needs none, as from 580 on",
+            ),
+            Self::Unseen { auto: true } => Some(
+                "start it anew once a container with the host's has used the GPU: a driver from 580 on then shows that \
+                 it needs none",
+            ),
+            Self::Driver => None,
+        }
+    }
+}
+
+/// Why a container with GPU memory may not have an IPC namespace of its own, by the setting, by
+/// what the node's servers were seen to do, and by what it has at `/dev/shm`; `None` where it may.
+/// `auto`: what the node's driver was seen to need, and until then the host's namespace.
 #[must_use]
-pub fn may_have_its_own(policy: IpcPolicy, seen: SharedMemory, shm: &Shm) -> bool {
-    match (policy, seen) {
-        (IpcPolicy::RequireHost, _) | (IpcPolicy::Auto, SharedMemory::Unknown) => false,
-        (IpcPolicy::Any, _) | (IpcPolicy::Auto, SharedMemory::Anonymous) => true,
-        (IpcPolicy::Auto, SharedMemory::Named | SharedMemory::Required) => *shm == Shm::Servers,
+pub fn wants_hosts(policy: IpcPolicy, seen: SharedMemory, shm: &Shm) -> Option<WantsHosts> {
+    let asked = policy == IpcPolicy::RequireHost;
+    let wanted = match seen {
+        SharedMemory::Unknown => Some(WantsHosts::Unseen { auto: !asked }),
+        SharedMemory::Anonymous => asked.then_some(WantsHosts::Setting),
+        SharedMemory::Named | SharedMemory::Required if *shm == Shm::Servers => {
+            asked.then_some(WantsHosts::SettingBesideShm)
+        }
+        SharedMemory::Named | SharedMemory::Required => Some(WantsHosts::Driver),
+    };
+    wanted.filter(|_| policy != IpcPolicy::Any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a refusal states of a node is what the node has shown, and what it names helps there.
+    #[test]
+    fn a_refusal_names_a_setting_that_would_let_the_container_start() {
+        let shms = [Shm::Servers, Shm::Other("a tmpfs of its own".to_owned()), Shm::Unknown];
+        for seen in SharedMemory::ALL {
+            for (shm, has_it) in shms.iter().zip([true, false, false]) {
+                let of = |policy| wants_hosts(policy, seen, shm);
+                assert_eq!(of(IpcPolicy::Any), None, "{seen:?} {shm:?}");
+                let (asked, auto) = match (seen, has_it) {
+                    (SharedMemory::Unknown, _) => (
+                        WantsHosts::Unseen { auto: false },
+                        Some(WantsHosts::Unseen { auto: true }),
+                    ),
+                    (SharedMemory::Anonymous, _) => (WantsHosts::Setting, None),
+                    (SharedMemory::Named | SharedMemory::Required, true) => {
+                        (WantsHosts::SettingBesideShm, None)
+                    }
+                    (SharedMemory::Named | SharedMemory::Required, false) => {
+                        (WantsHosts::Driver, Some(WantsHosts::Driver))
+                    }
+                };
+                assert_eq!((of(IpcPolicy::RequireHost), of(IpcPolicy::Auto)), (Some(asked), auto));
+                let names_auto = asked.setting().is_some_and(|text| text.contains("\"auto\""));
+                let may_help = auto.is_none() || seen == SharedMemory::Unknown;
+                assert_eq!(names_auto, may_help, "{seen:?} {shm:?}");
+                let denies = asked.because().contains("no CUDA process in it reaches");
+                assert_eq!(denies, auto.is_some(), "{seen:?} {shm:?}");
+                // Where the one says that nothing is needed, the other does not warn.
+                let warned = shared_memory(IpcPolicy::Auto, seen, shm).is_ok_and(|n| n.is_some());
+                assert!(!(warned && asked == WantsHosts::Setting), "{seen:?} {shm:?}");
+            }
+        }
     }
 }

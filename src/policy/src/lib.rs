@@ -61,7 +61,7 @@ pub use grant_edits::{
     mps_limit_of, told,
 };
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
-pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
+pub use ipc::{HOST_SHM, WantsHosts, shared_memory, wants_hosts};
 pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
 pub use meanwhile::{Disturbance, Sight, judge};
 pub use mounts::{
@@ -81,7 +81,6 @@ pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
 };
-pub use refusal::HOST_IPC;
 pub use resize::{Resize, Resized, resize, resized};
 pub use run_env::run_env;
 pub use settle::{Unsettled, settle};

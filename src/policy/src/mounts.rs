@@ -26,7 +26,7 @@ use mpsgate_config::{Privileged, Unallocated, paths};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Edit, HookStage, MountEntry, Shows, View};
 
-use crate::found::{Few, Note};
+use crate::found::{Few, Findings, Note};
 use crate::grant_edits::{HOOK_ENV, HOOK_TIMEOUT_S};
 use crate::input::{Action, Input, MountFact, MountKind, Reach};
 use crate::path::clean;
@@ -129,43 +129,41 @@ pub(crate) fn not_looked_into(mount: &MountEntry<'_>) -> String {
 ///
 /// # Errors
 /// A refusal, which the settings ask for.
-pub(crate) fn without_request(
-    input: &Input<'_>,
-    notes: &mut Vec<Note>,
-) -> Result<Vec<Edit>, Refusal> {
+pub(crate) fn without_request(input: &Input<'_>) -> Result<Findings, Refusal> {
     let close =
         input.policy.privileged == Privileged::Close && !input.view.may_gain("CAP_SYS_ADMIN");
+    let end = ", past its device rules; policy.privileged = \"close\" refuses that";
+    let mut findings = Findings::default();
     let mut told = Few::default();
     for (mount, reach) in cgroups(input.mounts) {
         if close && reach != Reach::BelowReadOnly {
-            let end = ", past its device rules; policy.privileged = \"close\" refuses that";
             return Err(refusal("it ", mount, reach, end));
         }
         told.add(|| {
             format!("it {}, past its device rules (SECURITY.md, row 33)", found(mount, reach))
         });
     }
-    notes.extend(Note::of_few(Code::Cgroup, &told));
+    findings.notes.extend(Note::of_few(Code::Cgroup, &told));
     let mut told = Few::default();
     for (mount, read_only) in card_files(input.mounts) {
         if close && !read_only {
-            let end = ", past its device rules; policy.privileged = \"close\" refuses that";
             return Err(card_files_refusal("it ", mount, end));
         }
         told.add(|| {
             format!("it {}, past its device rules (SECURITY.md, row 33a)", with_card_files(mount))
         });
     }
-    notes.extend(Note::of_few(Code::DeviceNode, &told));
+    findings.notes.extend(Note::of_few(Code::DeviceNode, &told));
     let mut told = Few::default();
     for mount in unknown(input.view) {
         told.add(|| format!("it {} (SECURITY.md, row 19)", not_looked_into(&mount)));
     }
-    notes.extend(Note::of_few(Code::MpsMount, &told));
+    findings.notes.extend(Note::of_few(Code::MpsMount, &told));
     let looks = input.policy.unallocated != Unallocated::Warn
         && input.action == Action::Create
         && input.mounts.iter().any(|mount| mount.kind == MountKind::Exchangeable);
-    Ok(if looks { vec![look_again()] } else { Vec::new() })
+    findings.edits.extend(looks.then(look_again));
+    Ok(findings)
 }
 
 fn cgroups(mounts: &[MountFact]) -> impl Iterator<Item = (&MountFact, Reach)> {

@@ -2,6 +2,8 @@
 
 use mpsgate_model::{Code, Refusal, printable};
 
+use crate::ipc::WantsHosts;
+
 /// A request in a privileged container.
 #[must_use]
 pub fn privileged() -> Refusal {
@@ -134,28 +136,39 @@ pub fn capability(
     ))
 }
 
+/// What is found of a new IPC namespace.
+pub(crate) const OWN_IPC: &str = "it has an IPC namespace of its own";
 /// How each engine's user asks for the host's IPC namespace.
-pub const HOST_IPC: &str = "set hostIPC: true in the pod spec (Compose: ipc: host; docker or podman run --ipc=host, ctr run --with-ns \
-                            ipc:/proc/1/ns/ipc)";
+const HOST_IPC: &str = "set hostIPC: true in the pod spec (Compose: ipc: host; docker or podman run --ipc=host in place of --shm-size, \
+                        ctr run --with-ns ipc:/proc/1/ns/ipc)";
 /// The same from a user namespace of its own, beside which Kubernetes takes no `hostIPC`.
 const HOST_IPC_AND_USERS: &str = "remove hostUsers: false from the pod spec and set hostIPC: true, which Kubernetes takes only without it (docker \
                                   run --userns=host --ipc=host); or leave it, and choose nodes that share cards without MPS: nodeSelector \
                                   ack.node.gpu.schedule: share";
 
-/// A request in an IPC namespace that is not the MPS server's; `own_users`: in a user namespace of
-/// its own.
+/// A request in an IPC namespace that is not the MPS server's, which it has to be; `own_users`: in
+/// a user namespace of its own.
 #[must_use]
-pub fn no_host_ipc(found: &str, own_users: bool) -> Refusal {
+pub fn no_host_ipc(found: &str, why: WantsHosts, own_users: bool) -> Refusal {
     let hint = if own_users { HOST_IPC_AND_USERS } else { HOST_IPC };
-    Refusal::new(Code::NoHostIpc, format!("it asks for GPU memory but {found}"), hint)
+    let setting = why.setting().map(|setting| format!("; or {setting}")).unwrap_or_default();
+    let sentence = format!("it asks for GPU memory but {found}, {}", why.because());
+    Refusal::new(Code::NoHostIpc, sentence, format!("{hint}{setting}"))
 }
 
-/// A request in a new IPC namespace.
+/// A pod with a request and without `hostIPC`, before any node has it: what the driver there needs
+/// is not known.
 #[must_use]
-pub fn own_ipc(own_users: bool) -> Refusal {
-    let found =
-        "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server";
-    no_host_ipc(found, own_users)
+pub fn pod_without_host_ipc(own_users: bool) -> Refusal {
+    let sentence = format!(
+        "it asks for GPU memory but {OWN_IPC}, and the nodes' policy.ipc is \"require-host\": with drivers up to 555 \
+         no CUDA process in it reaches the MPS server"
+    );
+    let host = if own_users { HOST_IPC_AND_USERS } else { "set hostIPC: true in the pod spec" };
+    let hint = format!(
+        "{host}; or, with drivers from 580 on, set config.policy.ipc: auto in the chart, and it needs none"
+    );
+    Refusal::new(Code::NoHostIpc, sentence, hint)
 }
 
 /// A request in a PID namespace with others' processes.

@@ -15,6 +15,26 @@ use mpsgate_policy::{Injector, Wanted, grant_edits};
 use mpsgate_testing::golden;
 use serde_json::{Value, json};
 
+/// The document with what fits into a line in one.
+fn lines(value: &Value, depth: usize) -> String {
+    let whole = value.to_string();
+    if whole.len() <= 100 {
+        return whole;
+    }
+    let (open, members, close) = match value {
+        Value::Array(list) => {
+            ('[', list.iter().map(|one| lines(one, depth + 1)).collect::<Vec<_>>(), ']')
+        }
+        Value::Object(map) => {
+            let member = |(key, one)| format!("{key:?}: {}", lines(one, depth + 1));
+            ('{', map.iter().map(member).collect(), '}')
+        }
+        _ => return whole,
+    };
+    let (inner, outer) = ("  ".repeat(depth + 1), "  ".repeat(depth));
+    format!("{open}\n{inner}{}\n{outer}{close}", members.join(&format!(",\n{inner}")))
+}
+
 const HOOK: &str = "/usr/bin/mpsgate-hook";
 
 fn grant(compute: Option<u8>, priority: Priority) -> Grant {
@@ -138,7 +158,7 @@ fn a_grant_changes_the_spec_as_recorded() {
     let mut text = String::new();
     for (name, spec, wanted, grant, injector) in cases.into_iter().chain(without_mps) {
         let once = applied(spec.clone(), &wanted, &grant, &injector);
-        writeln!(text, "# {name}\n{}\n", serde_json::to_string_pretty(&once).unwrap()).unwrap();
+        writeln!(text, "# {name}\n{}\n", lines(&once, 0)).unwrap();
         // A bundle that is created again: an edit on its own result, by another instance.
         let mut again = grant.clone();
         again.key.instance = Instance::from_bytes([8; 16]);

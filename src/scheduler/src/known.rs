@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mpsgate_cluster::handlers::Known;
 use mpsgate_kubernetes::{Change, ClusterNode};
-use mpsgate_model::{GpuNode, RuntimeClass};
+use mpsgate_model::{GpuNode, Mib, RuntimeClass};
 
 use crate::cluster::Source;
 
@@ -17,18 +17,48 @@ pub(crate) struct Seen {
     /// How the watch of RuntimeClasses stands. Without it a class is unknown: the webhook refuses
     /// nobody, and the extender places no pod of a class while a handler bypasses mpsgate anywhere.
     pub(crate) classes: Source,
+    /// The watch of nodes is heard; else the webhook refuses no amount.
+    nodes_heard: bool,
+    /// It has some that cannot be read.
+    nodes_left_out: bool,
 }
 
 impl Seen {
     /// What the watch of nodes tells.
     pub(crate) fn tell_node(&mut self, change: &Change<ClusterNode>) {
         match change {
-            Change::Listing | Change::LeftOut(_) | Change::Lost(_) => {}
+            Change::Listing => {}
+            Change::LeftOut(all) => self.nodes_left_out = !all.is_empty(),
+            Change::Lost(_) => self.nodes_heard = false,
             Change::Listed(all) => {
-                Arc::make_mut(&mut self.known).nodes = all.iter().filter_map(node).collect();
+                self.nodes_heard = true;
+                let known = Arc::make_mut(&mut self.known);
+                known.nodes = all.iter().filter_map(node).collect();
+                known.cards.largest = all.iter().filter_map(largest_card).collect();
             }
-            Change::Put(one) => self.put(&one.name, one.shared.clone()),
-            Change::Gone(name) => self.put(name, None),
+            Change::Put(one) => {
+                self.put(&one.name, one.shared.clone());
+                self.put_cards(&one.name, largest_card(one));
+            }
+            Change::Gone(name) => {
+                self.put(name, None);
+                self.put_cards(name, None);
+            }
+        }
+        let is_current = self.nodes_heard && !self.nodes_left_out;
+        if self.known.cards.is_current != is_current {
+            Arc::make_mut(&mut self.known).cards.is_current = is_current;
+        }
+    }
+
+    fn put_cards(&mut self, name: &str, found: Option<(String, Option<Mib>)>) {
+        if self.known.cards.largest.get(name) == found.as_ref().map(|(_, largest)| largest) {
+            return;
+        }
+        let cards = &mut Arc::make_mut(&mut self.known).cards.largest;
+        match found {
+            Some((name, largest)) => drop(cards.insert(name, largest)),
+            None => drop(cards.remove(name)),
         }
     }
 
@@ -70,11 +100,19 @@ fn node(node: &ClusterNode) -> Option<(String, GpuNode)> {
     Some((node.name.clone(), node.shared.clone()?))
 }
 
+/// The node, where it has cards, and what the largest of them has where it says so.
+fn largest_card(node: &ClusterNode) -> Option<(String, Option<Mib>)> {
+    let largest = node.cards.iter().map(|card| card.memory).max();
+    let has_some = node.shared.is_some() || node.has_gpu_memory || node.unreadable.is_some();
+    (largest.is_some() || has_some).then(|| (node.name.clone(), largest))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use std::collections::BTreeMap;
 
+    use mpsgate_kubernetes::LeftOut;
     use serde_json::{Value, json};
 
     use super::*;
@@ -141,6 +179,51 @@ mod tests {
             let node = ClusterNode::parse(&node.to_string()).unwrap();
             assert_eq!(node.shared.map(|one| one.is_switched), expected, "{labels} {annotations}");
         }
+    }
+
+    #[test]
+    fn cards_are_all_known_while_the_list_is_current_and_each_node_says_what_it_has() {
+        let card = |memory: u64| json!({"uuid": "GPU-1", "index": 0, "memory_mib": memory, "local_mib": 0, "healthy": true});
+        let cards = |all: &[u64]| {
+            let cards: Vec<Value> = all.iter().map(|memory| card(*memory)).collect();
+            json!({"mpsgate.io/cards": json!({"version": 1, "cards": cards}).to_string()})
+        };
+        let with = |name: &str, capacity: Value| {
+            let node = json!({"metadata": {"name": name}, "status": {"capacity": capacity}});
+            ClusterNode::parse(&node.to_string()).unwrap()
+        };
+        let shown = |seen: &Seen| {
+            let cards = &seen.known.cards;
+            let largest =
+                cards.largest.iter().map(|(name, most)| (name.clone(), most.map(|m| m.0)));
+            (largest.collect::<Vec<_>>(), cards.is_current)
+        };
+        let named = |all: &[(&str, Option<u64>)]| {
+            all.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect::<Vec<_>>()
+        };
+        let mut seen = Seen::default();
+        assert_eq!(shown(&seen), (vec![], false));
+        seen.tell_node(&Change::Listed(vec![
+            node("n1", cards(&[8192, 15_360])),
+            with("cpu", json!({"cpu": "4", "aliyun.com/gpu-mem": "0"})),
+        ]));
+        assert_eq!(shown(&seen), (named(&[("n1", Some(15_360))]), true));
+        // Another system's, one whose report cannot be read, and one that has not reported yet.
+        seen.tell_node(&Change::Put(with("n2", json!({"aliyun.com/gpu-mem": 15_109}))));
+        seen.tell_node(&Change::Put(node("n3", json!({"mpsgate.io/cards": "no"}))));
+        seen.tell_node(&Change::Put(node("n4", json!({}))));
+        let some = [("n1", Some(15_360)), ("n2", None), ("n3", None), ("n4", None)];
+        assert_eq!(shown(&seen), (named(&some), true));
+        for gone in ["n2", "n3", "n4"] {
+            seen.tell_node(&Change::Gone(gone.to_owned()));
+        }
+        assert_eq!(shown(&seen), (named(&some[..1]), true));
+        let left_out =
+            LeftOut { kind: "Node", name: "n5".to_owned(), why: String::new(), counts: false };
+        seen.tell_node(&Change::LeftOut(vec![left_out]));
+        assert!(!shown(&seen).1);
+        seen.tell_node(&Change::LeftOut(vec![]));
+        assert!(shown(&seen).1);
     }
 
     #[test]

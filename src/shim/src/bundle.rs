@@ -1,4 +1,4 @@
-//! The bundle's `config.json`: read once, replaced whole.
+//! The bundle's `config.json`: it is read once and replaced whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use crate::evaluate;
 use crate::replace::replace;
 use crate::report::chain;
 
-/// A `config.json` and its content.
+/// A `config.json` with its content.
 pub(crate) struct Bundle {
     path: PathBuf,
     content: Content,
@@ -26,18 +26,18 @@ pub(crate) struct Bundle {
 
 enum Content {
     Whole(Vec<u8>),
-    /// Larger than is parsed: read in pieces, as the runtime will.
+    /// A file that is too large to be parsed: it is read in pieces, as the runtime will.
     Large(File),
 }
 
 impl Bundle {
-    /// Where an invocation's document is: crun's `--config`, else `config.json` in the bundle.
+    /// The path of an invocation's document: crun's `--config`, else `config.json` in the bundle.
     pub(crate) fn path_of(invocation: &Invocation) -> PathBuf {
         let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
         bundle.join(invocation.config.as_deref().unwrap_or_else(|| Path::new("config.json")))
     }
 
-    /// The directory that relative paths of the document begin at, without links.
+    /// The directory, without links, from which relative paths of the document begin.
     pub(crate) fn directory_of(invocation: &Invocation) -> PathBuf {
         let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
         std::fs::canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
@@ -59,7 +59,7 @@ impl Bundle {
             let hint = "name the directory that holds config.json with --bundle, or make one with: runc spec";
             Refusal::new(Code::Bundle, sentence, hint)
         };
-        // Not to hang on a FIFO: the runtime would, but then with its own name on it.
+        // A FIFO must not block: the runtime would, but then with its own name on it.
         let mut file = OpenOptions::new()
             .read(true)
             .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
@@ -85,8 +85,8 @@ impl Bundle {
         })
     }
 
-    /// What the document is to us, where relative paths begin at `directory`. Read from its
-    /// beginning: once.
+    /// Reads the document for its meaning to mpsgate, once and from its beginning. Relative paths
+    /// begin at `directory`.
     pub(crate) fn read(&mut self, directory: &Path, no_cgroup: bool) -> Result<Reading, Refusal> {
         let read = match &mut self.content {
             Content::Whole(bytes) => evaluate::read(Bytes::Whole(bytes), directory, no_cgroup),
@@ -95,7 +95,7 @@ impl Bundle {
         read.map_err(|error| self.unreadable(&chain(&error)))
     }
 
-    /// A document that cannot be evaluated, for a reason that is not the runtime's.
+    /// The refusal of a document that mpsgate cannot evaluate, though the runtime might.
     pub(crate) fn unreadable(&self, why: &str) -> Refusal {
         Refusal::new(
             Code::Bundle,
@@ -104,7 +104,7 @@ impl Bundle {
         )
     }
 
-    /// Replaces the document: beside, then rename; owner and mode stay.
+    /// Replaces the document by a rename; owner and mode stay.
     pub(crate) fn store(&self, document: &Document) -> Result<(), Refusal> {
         if let Some(directory) = self.path.parent() {
             remove_leftovers(directory);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_document_that_cannot_be_replaced_stays() {
         let (dir, bundle) = bundle(b"{}");
-        // The temporary name is taken by a directory.
+        // A directory has the temporary name.
         let taken = format!(".config.json.mpsgate-{}", std::process::id());
         std::fs::create_dir(dir.path().join(taken)).unwrap();
         let refusal = bundle.store(&document()).unwrap_err();

@@ -1,5 +1,5 @@
-//! Mounts that bring the node of a managed card into a container: looked for only where no device
-//! cgroup keeps it shut, which hardly ever is the case.
+//! Mounts that bring the node of a managed card into a container. They are searched only where no
+//! device cgroup closes the node, which is hardly ever the case.
 
 use std::cell::Cell;
 use std::fs::Metadata;
@@ -13,16 +13,16 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::mounts::{candidates, layer_candidates};
 
-/// Entries that are looked at, of all mounts of a container together. `/dev` has some hundred, a
-/// large image 200,000.
+/// The most entries that are looked at, for all mounts of a container together. `/dev` has some
+/// hundred, a large image 200,000.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
+/// The kernel's own file system of nodes: each of its mounts shows the same tree.
 const DEV: &str = "/dev";
 const DEVTMPFS: &str = "devtmpfs";
 
-/// Binds of such a node, or of a directory that holds one, overlays of such directories, and mounts
-/// of the kernel's own `/dev`.
-/// A root counts where its file system opens nodes: engines mount images so that none does.
+/// Binds of such a node, or of a directory with one, overlays of such directories, and mounts of
+/// the kernel's own `/dev`. A root counts if its file system opens nodes; engines mount images so
+/// that none does.
 pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     let fact = |source: &str, destination: &str| MountFact {
         source: source.to_owned(),
@@ -40,7 +40,7 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
             .layers()
             .iter()
             .any(|layer| layer_candidates(layer, bundle, root_path).iter().any(holds)),
-        // Of the kernel's own one holds nodes, and is below. What is unknown shows in the spec.
+        // The kernel's own one with nodes is checked below. The spec shows the unknown ones.
         Shows::Nothing | Shows::Unknown => false,
     };
     let shown = view.mount_entries().filter(shows_card);
@@ -67,7 +67,7 @@ fn holds_card(source: &Path, node: &Node, left: &Cell<usize>) -> bool {
     Path::new(DEV).ancestors().any(is_above) || may_have_node(source, node, left)
 }
 
-/// Whether a node lies below, or more than can be looked at.
+/// Whether there is such a node below, or more entries than can be looked at.
 fn may_have_node(root: &Path, node: &Node, left: &Cell<usize>) -> bool {
     let mut open: Vec<PathBuf> = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
@@ -75,7 +75,7 @@ fn may_have_node(root: &Path, node: &Node, left: &Cell<usize>) -> bool {
         for entry in entries.flatten() {
             let Some(less) = left.get().checked_sub(1) else { return true };
             left.set(less);
-            // Of a link the target counts only where it is in the mount, too: then it is found
+            // The target of a link counts only if it is in the mount, too: then the walk finds it
             // there.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => open.push(entry.path()),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_mount_holds_a_card_by_number_below_and_above() {
-        // A card whose node every machine has: /dev/null.
+        // A card with a node that every machine has: /dev/null.
         let null = DeviceNode { path: "/x".to_owned(), major: 1, minor: 3 };
         let node = Node { other_nodes: vec![null], ..Node::unknown() };
         let dir = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ mod tests {
         let found = of(View::new(&relative), dir.path(), &node);
         let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
         assert_eq!(destinations, ["/n"], "a relative source begins at the bundle");
-        // Of its four entries two are not enough to say so.
+        // Two of its four entries do not suffice for the answer.
         let may = |left| may_have_node(dir.path(), &node, &Cell::new(left));
         assert!(!may(4) && may(2));
         let roots = |path: &str| {

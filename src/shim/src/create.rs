@@ -18,14 +18,14 @@ use crate::marks::has_grant;
 use crate::report::{Refused, Report};
 use crate::{facts, process};
 
-/// Decides about the container and leaves its bundle as the real runtime shall find it.
+/// Decides about the container and prepares its bundle for the real runtime.
 pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     process::ensure_standard_descriptors();
     let mut bundle = Bundle::load(&Bundle::path_of(invocation))?;
     let directory = Bundle::directory_of(invocation);
     let read = bundle.read(&directory, invocation.no_cgroup);
     if !runs_as_root() {
-        // What cannot be read is for the runtime to evaluate.
+        // The runtime evaluates what mpsgate cannot read.
         return Ok(read.as_ref().map_or(Ok(()), rootless)?);
     }
     let document = match read? {
@@ -33,11 +33,11 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
         Reading::Clean(document) => document,
         Reading::Unclean(unclean) => return may_start(&unclean, &Report::of(invocation)),
     };
-    // Its memory goes with this image; to give it back piece by piece takes as long as to write it.
+    // Its memory goes with this image; freeing it piece by piece takes as long as writing it.
     let mut document = ManuallyDrop::new(document);
     let view = document.view();
     let id = invocation.container_id.as_deref().unwrap_or_default().to_string_lossy();
-    // Podman's `precreate` hook has decided about this document a moment ago.
+    // Podman's `precreate` hook has already decided about this document.
     if has_grant(view, &id, true) {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
         Verdict::Edit(edits) => {
             evaluation.settle(&mut document, &edits, held, |why| bundle.unreadable(why))?;
             match bundle.store(&document) {
-                // Nothing is wrong with the container: what cannot be written does not stop it.
+                // The container itself is in order: a failed write does not stop it.
                 Err(Refusal { sentence, .. }) if only_looks_again(&edits) => {
                     report.warned(&format!("is not looked at again when it is made: {sentence}"));
                     Ok(())
@@ -80,11 +80,12 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     }
 }
 
-/// Tells an operator what was found, and a pod's author what he can change and is not stopped for.
+/// Reports what was found to the operator, and to a pod's author what he can change although the
+/// container starts.
 fn tell(report: &Report, notes: &[Note], caller: Caller, view: View<'_>) {
     for note in notes {
-        let told = matches!(note.code, Code::Shm | Code::HostPid);
-        let pod = told.then(|| caller.pod(view)).flatten();
+        let is_authors = matches!(note.code, Code::Shm | Code::HostPid);
+        let pod = is_authors.then(|| caller.pod(view)).flatten();
         report.noted(note, pod);
     }
     if let Some(name) = caller.foreign_annotation(view) {

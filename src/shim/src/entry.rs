@@ -1,8 +1,8 @@
-//! Arguments of a program whose `main` is C's.
+//! Arguments of a program with C's `main`.
 //!
 //! The programs here do without Rust's own start-up: it sets SIGPIPE to ignored and opens /dev/null
-//! where a standard descriptor is closed, and both would be inherited by the real runtime, which
-//! must find its process as the engine made it.
+//! for closed standard descriptors. The real runtime would inherit both, but must find its process
+//! as the engine made it.
 //!
 //! JUSTIFICATION for unsafe code: C's argv is raw pointers, and musl's std fills
 //! `std::env::args` only in Rust's own start-up. One place.

@@ -1,5 +1,5 @@
-//! What a decision about a document needs of the node and of the settings, gathered for it: by the
-//! runtime, by Podman's `precreate`, and by the hook where it is alone.
+//! Gathers the facts of the node and the settings for a decision about a document: for the runtime,
+//! for Podman's `precreate`, and for the hook where it is alone.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::mounts::info::Own;
 use crate::report::{Refused, Report, chain};
 use crate::{card_mounts, exec, facts, mounts};
 
-/// The node and the settings as one container meets them.
+/// The node and the settings for one container.
 pub(crate) struct Evaluation {
     pub(crate) settings: Config,
     /// Why `settings` are the defaults.
@@ -30,7 +30,8 @@ pub(crate) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none.
+    /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime was called to make no
+    /// cgroup.
     pub(crate) fn of(view: View<'_>, bundle: &Path, no_cgroup: bool) -> Self {
         let (settings, broken) = settings();
         let (node, kubelet) = facts::node(&settings);
@@ -40,7 +41,7 @@ impl Evaluation {
             true => Unruled::NoCgroup,
             false => unruled(runtime.as_deref()),
         };
-        // Read after what may wait for a lease: meanwhile mounts change.
+        // Read after the files that a lease may block, because mounts change meanwhile.
         let own = Own::default();
         let mut mounts = mounts::facts(view, bundle, &own);
         mounts.extend(mounts::info::cards::facts(view, bundle, &node, &own));
@@ -51,7 +52,7 @@ impl Evaluation {
         Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled, shm }
     }
 
-    /// On a node that is known already.
+    /// With a node that is known already.
     pub(crate) fn on(node: Node, settings: Config) -> Self {
         let runtime_is_nvidia = is_nvidia_runtime(&settings.runtime.path);
         let unruled = unruled(Some(&settings.runtime.path));
@@ -82,7 +83,7 @@ impl Evaluation {
         )
     }
 
-    /// Makes the edits of a decision, and refuses what they leave within reach.
+    /// Makes the edits of a decision, and refuses the document if they leave a card within reach.
     pub(crate) fn settle(
         &self,
         document: &mut Document,
@@ -97,9 +98,9 @@ impl Evaluation {
         })
     }
 
-    /// Decides, and where that changes whose processes the container sees, about the changed
-    /// document anew, and whether the kernel will have the change. Relative sources of mounts begin
-    /// at `bundle`.
+    /// Decides. If the decision changes the PID namespace or its procfs, decides again about the
+    /// changed document, and whether the kernel will accept the change. Relative sources of mounts
+    /// begin at `bundle`.
     pub(crate) fn decide(
         &self,
         document: &Document,
@@ -109,8 +110,8 @@ impl Evaluation {
     ) -> Decision {
         let decision = self.decide_as_it_is(document.view(), &self.mounts, caller, action);
         let decision = decision.confirmed(document, |edited| {
-            // Without what shows a card's files or node: the decision before was made with that,
-            // and the edits bring no mount but a fresh procfs.
+            // Mounts of a card's files or node are left out: the decision before included those,
+            // and the edits add no mount but a fresh procfs.
             let mounts = mounts::facts(edited, bundle, &Own::default());
             self.decide_as_it_is(edited, &mounts, caller, action)
         });
@@ -142,7 +143,7 @@ impl Evaluation {
     }
 }
 
-/// What the runtime below leaves open; without one nothing is started.
+/// The devices that the runtime below leaves open without a rule; no runtime starts nothing.
 pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
     runtime.map_or(Unruled::Closed, |runtime| {
         Unruled::under(runtime, Path::new("/sys/fs/cgroup/cgroup.controllers").exists())
@@ -160,7 +161,7 @@ fn from_env(settings: &Config, kubelet: bool) -> bool {
     settings.requests.from_env.is_on(!kubelet)
 }
 
-/// A rootless engine's container: as it is, or refused.
+/// Passes a rootless engine's container unchanged, or refuses it.
 pub(crate) fn rootless(reading: &Reading) -> Result<(), Refusal> {
     match reading {
         Reading::Nothing => Ok(()),
@@ -171,12 +172,12 @@ pub(crate) fn rootless(reading: &Reading) -> Result<(), Refusal> {
     }
 }
 
-/// Reads a document. For nearly every container this is all: it asks for nothing of ours and shows
-/// no signal. No tree is built for that, which alone would take as long as all the rest of a
-/// pass-through. Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to
-/// make none, so that nodes open that no rule is about.
+/// Reads a document. For nearly every container this is all: it has no request and shows no signal.
+/// No tree is built for that; building one would take as long as the rest of a pass-through.
+/// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime was called to make no
+/// cgroup, so that nodes without a rule are open.
 pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<Reading, SpecError> {
-    // Engines deny every device first. Who does not leaves it to the runtime.
+    // Engines deny every device first. Without that rule the runtime decides.
     let is_unruled = || unruled(exec::runtime_path().as_deref()) != Unruled::Closed;
     mpsgate_policy::read(bytes, &facts::toolkit_names(), |glimpse| Facts {
         mounts: mounts::seen(glimpse.binds(), bundle),
@@ -184,7 +185,7 @@ pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<R
     })
 }
 
-/// Whether a container starts whose document not every runtime reads alike.
+/// Whether a container starts with a document that runtimes read differently.
 pub(crate) fn may_start(unclean: &Unclean, report: &Report) -> Result<(), Refused> {
     let decision = decide_unclean(unclean);
     decision.notes.iter().for_each(|note| report.noted(note, None));
@@ -194,7 +195,7 @@ pub(crate) fn may_start(unclean: &Unclean, report: &Report) -> Result<(), Refuse
     }
 }
 
-/// A decision about a document that not every runtime reads alike.
+/// The decision about a document that runtimes read differently.
 pub(crate) fn decide_unclean(unclean: &Unclean) -> Decision {
     let settings = settings().0;
     let (node, kubelet) = facts::node(&settings);

@@ -1,4 +1,4 @@
-//! Becoming the real runtime.
+//! The step that becomes the real runtime.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -40,13 +40,12 @@ impl ExecError {
 /// Runs the real runtime in place of this process, with argv, environment, descriptors and working
 /// directory as they came. Returns only where that failed.
 ///
-/// The daemon keeps a link to the runtime that `runtime.path` names, so that this needs no
-/// configuration; without a daemon the configuration is read, and one that is broken still gives
-/// up the runtime's path or its default.
+/// The daemon keeps a link to the runtime that `runtime.path` names, so this needs no settings.
+/// Without a daemon the settings are read; a broken file still yields its runtime or the default.
 pub(crate) fn exec_runtime(argv: &[OsString]) -> ExecError {
     let link = Path::new(paths::RUNTIME_LINK);
     match exec(link, argv) {
-        // No daemon yet, or what it pointed to has moved.
+        // There is no daemon yet, or the link's target has moved.
         Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => {}
         source => return ExecError::Exec { path: link.to_owned(), source },
     }

@@ -1,5 +1,5 @@
-//! `exec`: engines build the process from their own copy of the spec, so that the env of a grant is
-//! missing there (measured, dockerd 20.10 and containerd 1.6). It is added here.
+//! `exec`: engines build the process from their own copy of the spec, so it lacks the env of a
+//! grant (measured, dockerd 20.10 and containerd 1.6). This module adds it.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +17,8 @@ use crate::replace::replace;
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
-/// Puts the grant's env into the process of a granted container. Returns changed arguments where
-/// the process is described by them; a container without a grant costs one failed stat.
+/// Puts the grant's env into the process of a granted container. Returns changed arguments if these
+/// describe the process; a container without a grant costs one failed stat.
 pub(crate) fn prepare(
     args: &[OsString],
     invocation: &Invocation,
@@ -26,7 +26,7 @@ pub(crate) fn prepare(
     let Some(id) = invocation.container_id.as_deref().and_then(|id| id.to_str()) else {
         return Ok(None);
     };
-    // Which runtime it is matters only where no --root says so.
+    // The runtime's name matters only without a --root.
     let runtime = if invocation.root.is_none() { exec::runtime_path() } else { None };
     let root = facts::runtime_root(invocation, runtime.as_deref());
     let mut record = match find(&root, id) {
@@ -42,7 +42,7 @@ pub(crate) fn prepare(
         }
     };
     process::ensure_standard_descriptors();
-    // The grant is what a resize made of it; the variables may be those of its first amount.
+    // A resize may have changed the grant; the variables may still have its first amount.
     record.set.retain(|(name, _)| name != GRANTED_MEMORY && name != GRANTED_CARDS);
     record.set.extend(told(&record.grant));
     if let Some(file) = &invocation.process_file {

@@ -1,5 +1,5 @@
-//! Facts for a decision that a spec alone does not hold: in which IPC namespace it will live, what
-//! the daemon has written about the node. What its mounts are: `mounts.rs`.
+//! Facts for a decision that the spec alone does not have: the container's IPC namespace, and what
+//! the daemon has written about the node. `mounts.rs` has those about mounts.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -39,8 +39,7 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
     }
 }
 
-/// What a container of this spec will have at `/dev/shm`; `servers`: what the MPS servers have
-/// there.
+/// The container's `/dev/shm` by this spec; `servers`: the MPS servers' own.
 pub(crate) fn shm(view: View<'_>, bundle: &Path, servers: Option<Inode>) -> Shm {
     match servers {
         None => Shm::Unknown,
@@ -50,8 +49,8 @@ pub(crate) fn shm(view: View<'_>, bundle: &Path, servers: Option<Inode>) -> Shm 
     }
 }
 
-/// Whose processes the container will see. The engine's own namespace is the host's, by whatever
-/// name.
+/// The processes that the container will see. The engine's own namespace is the host's, whatever
+/// its name.
 pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
     let path = match view.pid_namespace() {
         Namespace::New => return Pids::Own,
@@ -62,8 +61,8 @@ pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
     if found.is_some() && found == own {
         return Pids::Host;
     }
-    // Kubelet's engines name the namespace of a process of the pod; the kernel says which pod's it
-    // is.
+    // Kubelet's engines name the namespace of a process of the pod; the kernel shows the pod of
+    // that process.
     let cgroups = path
         .strip_prefix("/proc/")
         .and_then(|rest| rest.strip_suffix("/ns/pid"))
@@ -86,8 +85,8 @@ pub(crate) fn node(config: &Config) -> (Node, bool) {
     }
 }
 
-/// A node whose daemon has not spoken since it booted. After installation no card is managed, and
-/// then nothing may change for anybody; else every card counts as managed.
+/// The node if its daemon has not written since boot. After installation no card is managed, and
+/// then nothing may change for any container; otherwise every card counts as managed.
 fn without_daemon(config: &Config) -> Node {
     let mut majors = Majors::default();
     for line in mpsgate_host::procfs::text("/proc/devices").unwrap_or_default().lines() {
@@ -114,8 +113,8 @@ fn without_daemon(config: &Config) -> Node {
     Node { cards, majors, ..Node::unknown() }
 }
 
-/// What the toolkit's settings name besides what is known without them; on nearly every node
-/// nothing, which costs one system call.
+/// The names in the toolkit's settings besides the known ones. Nearly every node has none, which
+/// costs one system call.
 pub(crate) fn toolkit_names() -> ToolkitNames {
     if std::fs::symlink_metadata(paths::TOOLKIT_NAMES).is_err() {
         return ToolkitNames::default();
@@ -128,9 +127,9 @@ fn snapshot() -> Option<NodeSnapshot> {
     NodeSnapshot::parse(&bytes).ok()
 }
 
-/// Reads a file that only root could have written; `None` for any other. What a container has a
-/// lease on (fcntl(2)), by a bind, is waited for, as the settings are: else it would be decided
-/// without.
+/// Reads a file that only root could have written; `None` for any other. If a container has a lease
+/// on it (fcntl(2)), by a bind, this waits, as it does for the settings: otherwise the decision
+/// would lack the file.
 pub(crate) fn read_own(path: &Path, limit: u64) -> Option<Vec<u8>> {
     let open = |flags: OFlag| {
         let flags = OFlag::O_NOFOLLOW | flags;
@@ -152,16 +151,16 @@ pub(crate) fn read_own(path: &Path, limit: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The engine that calls, by what it sets itself.
+/// The engine that calls, by facts that it sets itself.
 pub(crate) fn caller(invocation: &Invocation, trust: &Trust, kubelet: bool) -> Caller {
     let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
-    // Relative to where the engine started us, and without links.
+    // Relative to the directory in which the engine started this program, and without links.
     let bundle = std::fs::canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned());
     Caller::of(invocation.root.as_deref(), &bundle, &trust.kubernetes_roots, kubelet)
 }
 
 /// The user namespace that a spec joins. Only a process in it shows its map, and only a path below
-/// `/proc` names one.
+/// `/proc` names a process.
 pub(crate) fn users(view: View<'_>) -> Users {
     let Namespace::At(path) = view.user_namespace() else { return Users::OfSpec };
     let pid = path.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/user"));
@@ -174,8 +173,7 @@ pub(crate) fn users(view: View<'_>) -> Users {
     }
 }
 
-/// Whether a process can have a uid of the host's in its user namespace. True where that cannot be
-/// read.
+/// Whether a process can have a uid of the host in its user namespace. True if that cannot be read.
 pub(crate) fn can_have_uid(pid: u32, uid: u32) -> bool {
     let Ok(text) = mpsgate_host::procfs::text(format!("/proc/{pid}/uid_map")) else {
         return true;
@@ -190,8 +188,8 @@ fn id_range(line: &str) -> Option<IdRange> {
     Some(IdRange { inside: next()?, outside: next()?, size: next()? })
 }
 
-/// In a user namespace runtimes cannot make device nodes: they bind the host's of the same path
-/// (runc 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device, is
+/// In a user namespace runtimes cannot make device nodes: they bind the host's node of the same
+/// path (runc 1.1.5 `createDevices`, crun 1.21). A node that is missing, or is another device, is
 /// refused; an optional one is left out.
 pub(crate) fn nodes_to_bind(view: View<'_>, edits: &mut Vec<Edit>) -> Result<(), Refusal> {
     if view.user_namespace() == Namespace::Callers {
@@ -223,23 +221,23 @@ pub(crate) fn nodes_to_bind(view: View<'_>, edits: &mut Vec<Edit>) -> Result<(),
     })
 }
 
-/// The runtime's state directory: `--root`, or what the runtime takes where there is none.
+/// The runtime's state directory: `--root`, or the runtime's default.
 pub(crate) fn runtime_root(invocation: &Invocation, runtime: Option<&Path>) -> String {
     if let Some(root) = &invocation.root {
-        // One directory, one key, however many slashes the caller wrote.
+        // One directory has one key, however many slashes the caller wrote.
         let tidy: PathBuf = root.components().collect();
         return tidy.to_string_lossy().into_owned();
     }
     default_root(runtime)
 }
 
-/// Where a runtime keeps its state without `--root`.
+/// A runtime's state directory without `--root`.
 pub(crate) fn default_root(runtime: Option<&Path>) -> String {
     let name = runtime.and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     format!("/run/{}", if name.contains("crun") { "crun" } else { "runc" })
 }
 
-/// The node as the daemon has described it, where it has.
+/// The node as the daemon described it, if it did.
 pub(crate) fn node_of_daemon() -> Option<Node> {
     snapshot().map(Node::from)
 }

@@ -1,5 +1,5 @@
-//! Doors for `tests/fuzz`: the parsers of this crate that read what others wrote, one by one. The
-//! programs themselves go through [`crate::runtime`] and [`crate::hook`].
+//! Entries for `tests/fuzz`: this crate's parsers of text from others, one by one. The programs
+//! themselves go through [`crate::runtime`] and [`crate::hook`].
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,20 +24,20 @@ pub fn device_cgroup(text: &str, unified: bool) -> Option<PathBuf> {
     mpsgate_host::cgroup::of_devices(text, unified)
 }
 
-/// How many lines of a `/proc/PID/mountinfo` say what is mounted where.
+/// How many lines of a `/proc/PID/mountinfo` are mounts.
 #[must_use]
 pub fn mounts(text: &str) -> usize {
     text.lines().filter_map(crate::mounts::info::Line::parse).count()
 }
 
-/// Whether the text of `devices.list` leaves a node as open as it should be.
+/// Whether the text of `devices.list` leaves a node open or closed as required.
 #[must_use]
 pub fn rules_agree(list: &str, node: &DeviceNode, open: bool) -> bool {
     Rules(list.to_owned()).agree(node, open)
 }
 
-/// What the runtime decides about a document on a node, by its settings; `None` where no runtime
-/// makes a container of it.
+/// The runtime's decision about a document on a node, by its settings; `None` if no runtime makes a
+/// container of it.
 #[must_use]
 pub fn decided(bytes: Bytes<'_>, node: Node, settings: Config) -> Option<Decision> {
     let evaluation = Evaluation::on(node, settings);

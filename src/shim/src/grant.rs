@@ -1,5 +1,5 @@
-//! A request that the spec does not forbid becomes a grant: asked of the daemon, turned into edits,
-//! put on record for the hook and for `exec`.
+//! Turns a request that the spec allows into a grant: asks the daemon, makes the edits, and writes
+//! the record for the hook and for `exec`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,20 +16,21 @@ use crate::marks::mark_precreate;
 use crate::report::{Refused, chain};
 use crate::{facts, record};
 
-/// How long a card may take to become ready, where the daemon reports progress. Above the daemon's
-/// own `mps.start_timeout_s`, whose text says more.
+/// How long a card may take to become ready while the daemon reports progress. It is above the
+/// daemon's own `mps.start_timeout_s`, because that one's text says more.
 const RESERVE_LIMIT: Duration = Duration::from_secs(130);
 
-/// Whose instance is to begin.
+/// The instance that is about to start.
 pub(crate) struct Starting<'a> {
     pub(crate) container: &'a str,
     pub(crate) runtime_root: String,
     pub(crate) caller: Caller,
-    /// The reservation is held by our parent, because we end before the container is made.
+    /// The parent process holds the reservation, because this one ends before the container is
+    /// made.
     pub(crate) for_parent: bool,
 }
 
-/// Has memory reserved for a container and says what makes it its own.
+/// Reserves memory for a container and returns the edits that bring the grant into it.
 pub(crate) fn obtain(
     starting: Starting<'_>,
     evaluation: &Evaluation,
@@ -112,7 +113,7 @@ fn instance() -> Result<Instance, Refusal> {
     }
 }
 
-/// Nodes of the managed cards that were not granted: the hook proves them closed.
+/// Nodes of the managed cards that were not granted: the hook proves that they are closed.
 fn closed(node: &Node, grant: &Grant) -> Vec<DeviceNode> {
     managed_nodes(node)
         .into_iter()
@@ -120,7 +121,7 @@ fn closed(node: &Node, grant: &Grant) -> Vec<DeviceNode> {
         .collect()
 }
 
-/// Nodes of the managed cards; none where the daemon has not said which these are.
+/// Nodes of the managed cards; none if the daemon has not named these.
 pub(crate) fn managed_nodes(node: &Node) -> Vec<DeviceNode> {
     let Cards::Known(cards) = &node.cards else { return Vec::new() };
     let managed = cards.iter().filter(|card| card.managed);

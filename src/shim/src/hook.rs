@@ -1,5 +1,5 @@
-//! `mpsgate-hook`: `createRuntime` checks the container that really came out and makes its
-//! reservation a grant, or vetoes; `poststop` ends the grant.
+//! `mpsgate-hook`: `createRuntime` checks the container that was made and turns its reservation
+//! into a grant, or vetoes; `poststop` ends the grant.
 //!
 //! A veto is a non-zero exit with the reason on stderr, which runc puts into its own error; for
 //! crun see `veto.rs`. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5),
@@ -32,10 +32,10 @@ use crate::process;
 use crate::record::{self, Found};
 use crate::report::chain;
 
-/// Longest wait for a daemon that tells of its progress: it may have a server to start, on a card
-/// whose control daemon died after the reservation or while mpsgated was restarted. Below the
-/// timeout that the shim gives the hook, so that a person reads our sentence instead of the
-/// runtime's. One that tells nothing is waited for as everywhere, twice 2 s.
+/// The longest wait for a daemon that reports progress: it may have to start a server, on a card
+/// with a control daemon that died after the reservation or while mpsgated was restarted. It is
+/// below the timeout that the shim gives the hook, so that a person reads mpsgate's sentence
+/// instead of the runtime's. A silent daemon is waited for as everywhere, twice 2 s.
 const DAEMON_LIMIT: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID | --mounts] < state.json\n       \
@@ -98,7 +98,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
         ));
     };
     check_proc()?;
-    // Opened first: from here on the pid cannot become another process's unnoticed.
+    // Opened first: from here on another process with this pid is noticed.
     let pidfd = process::pidfd_open(pid);
     crash_point!("hook.started");
     let mounts = Mounts::of_granted(pid)?;
@@ -135,7 +135,7 @@ fn init(state: &HookState) -> Option<u32> {
     state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
 }
 
-/// A container without a grant and with a mount from a path that others can change.
+/// Checks a container that has no grant but a mount from a path that others can change.
 fn look_again(state: &HookState) -> Result<(), Refusal> {
     match init(state) {
         Some(pid) if check_proc().is_ok() => mounts::check(pid),
@@ -151,7 +151,7 @@ fn look_again(state: &HookState) -> Result<(), Refusal> {
 
 fn poststop(key: GrantKey) -> Result<(), Refusal> {
     crash_point!("hook.before_release");
-    // Not waited for: the daemon sees the end of the container by itself.
+    // The hook does not wait: the daemon notices the end of the container by itself.
     let released = Client::connect(Path::new(paths::SOCKET)).and_then(|client| {
         client.call::<NoStatus>(Call::Release(Release { key }), None, DAEMON_LIMIT)
     });
@@ -172,8 +172,9 @@ fn no_reservation(why: &str) -> Refusal {
     )
 }
 
-/// The state's pid is one of our pid namespace. Where `/proc` shows another one, as after
-/// `unshare --pid` without `--mount-proc`, every look at the container would be one at a stranger.
+/// Checks that the state's pid belongs to this pid namespace. If `/proc` shows another one, as
+/// after `unshare --pid` without `--mount-proc`, every look at the container would be at a
+/// stranger.
 fn check_proc() -> Result<(), Refusal> {
     let own = std::process::id().to_string();
     match std::fs::read_link("/proc/self") {
@@ -189,8 +190,8 @@ fn check_proc() -> Result<(), Refusal> {
     }
 }
 
-/// The user namespace that came out maps the uid whose MPS server was granted: else its processes
-/// would wait for another server, and everybody's behind them.
+/// Checks that the container's user namespace maps the uid of the granted MPS server. Otherwise its
+/// processes would wait for another server, and block all processes behind them.
 fn check_uid(pid: u32, uid: u32) -> Result<(), Refusal> {
     if crate::facts::can_have_uid(pid, uid) {
         return Ok(());

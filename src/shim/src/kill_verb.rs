@@ -1,10 +1,12 @@
-//! `kill` with SIGKILL, and `delete`: before a granted container dies, the daemon ends the GPU work
-//! of its CUDA processes; before its cgroup is removed, the daemon clears the driver's limit of it.
+//! `kill` with SIGKILL, and `delete`. Before a granted container is killed, the daemon ends the GPU
+//! work of its CUDA processes; before its cgroup is removed, the daemon clears the driver's limit
+//! of it.
 //!
 //! A client that is killed with work outstanding can leave the MPS server and its other clients in
-//! an undefined state (NVIDIA MPS documentation, r615). A driver that counts by itself keeps for
-//! ever a limit whose cgroup has gone (r615's `memacct.c`). The verb itself is never touched,
-//! delayed by more than [`LIMIT`] or [`REMOVAL`], or made to fail: a container that must die dies.
+//! an undefined state (NVIDIA MPS documentation, r615). A driver that counts by itself keeps a
+//! limit for ever after its cgroup has gone (r615's `memacct.c`). The verb itself is never changed,
+//! delayed by more than [`LIMIT`] or [`REMOVAL`], or made to fail: a container that must end does
+//! end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,16 +20,16 @@ use crate::record::{Found, find};
 use crate::report::{Report, chain};
 use crate::{exec, facts, process};
 
-/// For connecting to the daemon, its work on the MPS channel and its answer, all together.
+/// The time to connect to the daemon, for its work on the MPS channel and for its answer together.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The same for `delete`, where mpsgated says that it is at work: a slow driver or a busy node is
+/// The same for `delete` while mpsgated reports that it is at work: a slow driver or a busy node is
 /// no reason to leave a limit for ever. containerd gives `delete` 5 s
 /// (`io.containerd.timeout.shim.cleanup`).
 const REMOVAL: Duration = Duration::from_secs(4);
 
-/// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent, and for
-/// the end of its limit, where it is removed. Any other signal costs nothing, a container without a
-/// grant one failed stat.
+/// Asks the daemon to end the container's GPU work if it has a grant and SIGKILL is sent, and to
+/// clear its limit if it is removed. Any other signal costs nothing, a container without a grant
+/// one failed stat.
 pub(crate) fn prepare(invocation: &Invocation) {
     let removal = match (invocation.verb, invocation.sends_sigkill()) {
         (Verb::Delete, true) => Removal::Forced,
@@ -49,7 +51,7 @@ pub(crate) fn prepare(invocation: &Invocation) {
             let answer = Client::ask_within::<NoStatus>(socket, call, LIMIT, busy);
             crash_point!("shim.kill.asked");
             match answer {
-                // The daemon has done it, or logged why not.
+                // The daemon has done it, or has logged why not.
                 Ok(Reply::Done { .. }) => return,
                 Ok(Reply::Refused(refusal)) => refusal.sentence,
                 Ok(_) => "mpsgated answered another question".to_owned(),
@@ -57,7 +59,7 @@ pub(crate) fn prepare(invocation: &Invocation) {
             }
         }
     };
-    // Nothing is killed here.
+    // This verb kills nothing.
     if removal == Removal::Ended {
         return;
     }

@@ -1,17 +1,16 @@
 //! `mpsgate-runtime` and `mpsgate-hook`: the programs in every container start of a node.
 //!
 //! [`runtime::main`] passes through, refuses, or edits `config.json`, and then becomes the real
-//! runtime. [`hook::main`] checks the container that really came out. Both run as root for every
-//! container, so they have no threads, no network and no NVML, read no environment, and open
+//! runtime. [`hook::main`] checks the container that was made. Both run as root for every
+//! container. So they have no threads, no network and no NVML, read no environment, and open
 //! nothing that a container or an annotation names, except to look at its inode.
 //!
-//! A container that asked for nothing of ours is passed on byte for byte, even where our own
-//! configuration or daemon is broken; one that did ask is refused with a hint, never started
+//! A container that does not use mpsgate is passed on byte for byte, even if mpsgate's settings or
+//! daemon are broken. A container with a request is then refused with a hint, and never started
 //! without its limits.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-pub mod alloc;
 mod bundle;
 mod card_mounts;
 mod create;

@@ -1,6 +1,6 @@
-//! Marks of ours in a document: hooks that the runtime, or Podman's `precreate`, has added with a
+//! mpsgate's marks in a document: hooks that the runtime, or Podman's `precreate`, has added with a
 //! grant, and their arguments. Anybody who writes a document can write them, so they count only
-//! with the record of that grant, which root alone writes.
+//! with the record of that grant, which only root writes.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use mpsgate_oci::spec::{Edit, View};
 
 use crate::record::{self, Found};
 
-/// Says who added the hook, where it was not the runtime.
+/// Marks a hook that was not added by the runtime.
 const BY_PRECREATE: &str = "--by=precreate";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Arguments {
         Self::of(&words?)
     }
 
-    /// Of a createRuntime hook in a document: those with which it would check a container.
+    /// The arguments of a createRuntime hook in a document, if it would check a container.
     fn of_hook(words: &[&str]) -> Option<Self> {
         Self::of(words).filter(|found| found.stage == Stage::CreateRuntime)
     }
@@ -69,7 +69,7 @@ impl Arguments {
     }
 }
 
-/// Says in the arguments of our hooks that `precreate` added them.
+/// Marks mpsgate's hooks as added by `precreate`.
 pub(crate) fn mark_precreate(edits: &mut [Edit]) {
     for edit in edits {
         if let Edit::AddHook { path, args, .. } = edit
@@ -80,10 +80,10 @@ pub(crate) fn mark_precreate(edits: &mut [Edit]) {
     }
 }
 
-/// Whether a document has been given its grant for this instance of a container, by `precreate`
-/// where that is asked.
+/// Whether a document has the grant for this instance of a container; with `by_precreate` only one
+/// that `precreate` added.
 pub(crate) fn has_grant(view: View<'_>, container: &str, by_precreate: bool) -> bool {
-    // A grant adds one; more than a few are somebody else's work.
+    // A grant adds one hook; more than a few were written by others.
     let mut ours = view
         .hooks()
         .filter(|hook| hook.stage == "createRuntime" && hook.path == paths::HOOK)
@@ -95,7 +95,7 @@ pub(crate) fn has_grant(view: View<'_>, container: &str, by_precreate: bool) -> 
         if by_precreate && !arguments.by_precreate {
             return false;
         }
-        // The record of this very instance: the hook will check the container against it.
+        // The record of this instance: the hook will check the container against it.
         let found = record::find(&arguments.root, container);
         matches!(found, Found::Record(record) if record.grant.key.instance.as_str() == arguments.instance)
     })

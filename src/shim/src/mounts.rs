@@ -1,8 +1,7 @@
-//! What the sources of bind mounts and the layers of overlays are, by device and inode: names can
-//! be aliases.
+//! Identifies the sources of bind mounts and the layers of overlays by device and inode, because
+//! names can be aliases.
 //!
-//! A container without a bind pays nothing, one with binds a handful of system calls for each of
-//! them.
+//! A container without a bind costs nothing, one with binds a handful of system calls for each.
 
 pub(crate) mod info;
 
@@ -21,17 +20,17 @@ use nix::sys::statfs::{
 use self::info::{Layer, Line, Own, WRITABLE_CONTROLLERS};
 use crate::facts::{Inode, inode};
 
-/// Directories of ours that no container may mount, with everything below them.
+/// mpsgate's directories, which no container may mount, with everything below them.
 pub(crate) const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
-/// Entries of ours that are looked at: 16 cards with 60 grants each have about 4,100, of which each
-/// door is three.
+/// The most entries of them that are looked at: 16 cards with 60 grants each have about 4,100,
+/// three for each door.
 pub(crate) const ENTRIES_MAX: usize = 16_384;
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// As many overlays as the kernel lets lie on each other. Each has at most 500 layers.
+/// The kernel stacks at most this many overlays. Each has at most 500 layers.
 const STACKED_MAX: usize = 2;
 
-/// The bind mounts and layers that are worth a closer look, by their sources alone.
+/// The bind mounts and layers that need a closer look, by their sources alone.
 pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) -> Vec<MountFact> {
     let own = Own::default();
     let mut look = Look::new(&own);
@@ -54,7 +53,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
     binds.iter().filter(|mount| !mount.source.is_empty()).filter_map(fact).collect()
 }
 
-/// What the mounts of a container are to us.
+/// The facts about a container's mounts.
 pub(crate) fn facts(view: View<'_>, bundle: &Path, own: &Own) -> Vec<MountFact> {
     let mut look = Look::new(own);
     let mut facts = Vec::new();
@@ -79,7 +78,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, own: &Own) -> Vec<MountFact> 
             let found = candidates
                 .iter()
                 .filter_map(|path| Some((path, look.of_source(&Source::at(path), is_root)?)));
-            // Of several layers what is ours counts.
+            // Of several layers one of mpsgate's counts.
             if let Some((path, kind)) = found.max_by_key(|(_, kind)| *kind == MountKind::Ours) {
                 add(&path.to_string_lossy(), kind);
             }
@@ -109,9 +108,9 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, own: &Own) -> Vec<MountFact> 
     facts
 }
 
-/// Of overlays in a container the first with a layer that counts, as their lines name the layers.
-/// What is gone or not named whole counts for nothing, with a request, too: on a node that is a
-/// container itself no layer of `/` is found. What an overlay shows is asked besides.
+/// The first overlay in a container with a layer that counts, by the layers' names in their lines.
+/// A layer that is gone, or has no whole name, does not count, with a request either: on a node
+/// that is a container itself no layer of `/` is found. The overlay's content is compared as well.
 pub(crate) fn with_layer<'a>(
     overlays: &[&'a Line],
     counts: impl Fn(MountKind) -> bool,
@@ -122,9 +121,8 @@ pub(crate) fn with_layer<'a>(
     overlays.iter().copied().find(|line| has(line))
 }
 
-/// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one
-/// begins at the bundle, and runc takes `..` out of it by its text where crun leaves it to the
-/// kernel.
+/// The paths that runtimes mount for a source. The kernel resolves an absolute path. A relative one
+/// begins at the bundle; runc removes `..` from its text, and crun leaves that to the kernel.
 pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
     let source = Path::new(source);
     if source.is_absolute() {
@@ -144,8 +142,8 @@ pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
     if cleaned == joined { vec![joined] } else { vec![joined, cleaned] }
 }
 
-/// The paths that a layer of an overlay may be. A relative one begins where the runtime mounts:
-/// runc does so in the root file system, crun in the bundle.
+/// The paths that a layer of an overlay may be. A relative one begins at the working directory of
+/// the mount: the root file system in runc, the bundle in crun.
 pub(crate) fn layer_candidates(layer: &str, bundle: &Path, root: Option<&str>) -> Vec<PathBuf> {
     let mut found = candidates(layer, bundle);
     if let Some(root) = root.filter(|_| Path::new(layer).is_relative()) {
@@ -154,8 +152,8 @@ pub(crate) fn layer_candidates(layer: &str, bundle: &Path, root: Option<&str>) -
     found
 }
 
-/// A file system of type cgroup, not bound: on v1 runtimes show the container its own part of it,
-/// as does a cgroup namespace; without one that of v2 is the node's.
+/// Whether a mount of type cgroup, not a bind, shows all cgroups. On v1 runtimes show the container
+/// its own part, as does a cgroup namespace; without one v2 shows the node's.
 fn shows_all_cgroups(mount: &MountEntry<'_>, view: View<'_>) -> bool {
     let unified = || is_on(Path::new(CGROUPS), CGROUP2_SUPER_MAGIC);
     let is_v2 = match mount.kind {
@@ -174,8 +172,8 @@ fn fs_type(path: &Path) -> Option<FsType> {
     statfs(path).ok().map(|found| found.filesystem_type())
 }
 
-/// What the kernel says of the source of a mount, asked once for all that [`Look`] decides by it:
-/// each bind of each container pays for it.
+/// The kernel's facts about a mount's source. They are read once for all checks of [`Look`],
+/// because each bind of each container costs them.
 struct Source<'a> {
     path: &'a Path,
     inode: Option<Inode>,
@@ -192,7 +190,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What is known of the node, read where the first bind asks for it.
+/// The facts of the node, read for the first bind that needs them.
 struct Look<'a> {
     ours: Vec<(&'static str, Inode)>,
     below: Vec<Option<HashSet<Inode>>>,
@@ -205,7 +203,7 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn new(own: &'a Own) -> Self {
-        // A node without mpsgate's daemon has none.
+        // A node without mpsgate's daemon has none of them.
         let ours = OURS.iter().filter_map(|dir| Some((*dir, inode(Path::new(dir))?)));
         let ours: Vec<_> = ours.collect();
         Self {
@@ -218,9 +216,10 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// What a source is, and what lies behind it where the node has an overlay there: a volume's
-    /// driver mounts one, too. Not asked of a root: nearly every one is an overlay of its engine's,
-    /// and each container would pay for the node's table of mounts. Our hook asks, which has it.
+    /// The kind of a source, and of the layers behind it if the node has an overlay there, as a
+    /// volume's driver may. A root is not checked for layers: nearly every one is an overlay of its
+    /// engine, and each container would cost a read of the node's table of mounts. The hook has
+    /// that table and checks.
     fn of_source(&mut self, source: &Source<'_>, is_root: bool) -> Option<MountKind> {
         let found = self.of(source.path, source.inode);
         if found.is_some() || is_root {
@@ -230,8 +229,8 @@ impl<'a> Look<'a> {
         self.of_layers(layers)
     }
 
-    /// What the layers of an overlay are, and where these lie on an overlay those of that. Ours
-    /// counts before a directory above.
+    /// The kind of an overlay's layers, and of the layers behind those that are on an overlay
+    /// themselves. mpsgate's directories count before directories above them.
     fn of_layers(&mut self, mut layers: Vec<Layer>) -> Option<MountKind> {
         let mut found = None;
         for _ in 0..STACKED_MAX {
@@ -251,7 +250,8 @@ impl<'a> Look<'a> {
 
     fn of_layer(&mut self, layer: &Layer) -> Option<MountKind> {
         let top = self.of(&layer.top, inode(&layer.top));
-        // All that is shown of ours is ours. Of a directory above it matters what is shown.
+        // Everything shown of mpsgate's directories counts. Of a directory above it depends on the
+        // part that is shown.
         if top == Some(MountKind::Ours) || layer.rest.as_os_str().is_empty() {
             return top;
         }
@@ -259,7 +259,7 @@ impl<'a> Look<'a> {
         self.of(&shown, inode(&shown)).filter(|_| layer.is_in_place())
     }
 
-    /// What lies behind a path. The table of mounts is read only where it is on an overlay.
+    /// The layers behind a path. The table of mounts is read only if the path is on an overlay.
     fn layers_at(&self, path: &Path, on: Option<FsType>) -> Vec<Layer> {
         match on == Some(OVERLAYFS_SUPER_MAGIC) {
             true => info::layers_at(path, self.own.lines()),
@@ -267,15 +267,16 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Ours, or a directory above ours, under whatever name. What is not there is ours by its name:
-    /// a bundle that is created again still names the door of its last grant.
+    /// Whether the path is one of mpsgate's directories, or a directory above one, under whatever
+    /// name. A missing path counts by its name: a bundle that is created again still names the door
+    /// of its last grant.
     fn of(&mut self, path: &Path, source: Option<Inode>) -> Option<MountKind> {
         if source.is_none() && path.starts_with(paths::RUN_DIR) {
             return Some(MountKind::Ours);
         }
         let source = source.filter(|_| !self.ours.is_empty())?;
         let is_ours = self.ours.iter().zip(&mut self.below).any(|((dir, (dev, ino)), below)| {
-            // What lies below has the directory's device; only then is the tree read.
+            // Everything below has the directory's device; only then the tree is read.
             source.0 == *dev
                 && (source.1 == *ino
                     || below.get_or_insert_with(|| tree(Path::new(dir))).contains(&source))
@@ -291,25 +292,25 @@ impl<'a> Look<'a> {
         parents.contains(&source).then_some(MountKind::Ancestor)
     }
 
-    /// Whether a source can be made to lead elsewhere. Not asked of a root: an engine's may lie in
-    /// a directory of its container's user, and then every container would get the hook. With a
-    /// grant it has it anyway.
+    /// Whether a source can be made to lead elsewhere. Roots are not checked: an engine's root may
+    /// be in a directory of its container's user, and then every container would get the hook. A
+    /// container with a grant has the hook anyway.
     fn can_exchange(&mut self, path: &Path, destination: &str) -> Option<MountKind> {
         let can = destination != ROOT && self.exchange.can(path);
         can.then_some(MountKind::Exchangeable)
     }
 
-    /// The same of several paths. A hook that is not there would stop the container.
+    /// The same for several paths. A missing hook program would stop the container.
     fn exchangeable(&mut self, sources: &[PathBuf], destination: &str) -> Option<MountKind> {
         let kind = sources.iter().find_map(|path| self.can_exchange(path, destination));
         kind.filter(|_| Path::new(paths::HOOK).exists())
     }
 
-    /// How a writable bind comes to the cgroups of others.
+    /// How a writable bind reaches the cgroups of others.
     fn writable(&mut self, source: &Source<'_>, mount: &MountEntry<'_>) -> Option<Reach> {
         match (self.cgroups(source)?, mount.read_only()) {
             (_, ReadOnly::All) => None,
-            // What is a hierarchy itself has none below.
+            // A hierarchy itself has no hierarchy below.
             (Reach::Itself, ReadOnly::Top) if source.is_hierarchy() => None,
             (Reach::Itself, _) if source.is_hierarchy() => {
                 self.controls(source).then_some(Reach::Itself)
@@ -326,8 +327,8 @@ impl<'a> Look<'a> {
         info::processes::are_shown(path, mount.is_recursive(), || self.own.lines())
     }
 
-    /// Whether a source shows files of a GPU in sysfs, be it managed or not. What brings a sysfs
-    /// along matters with a request alone.
+    /// Whether a source shows files of a GPU in sysfs, managed or not. A source with a sysfs below
+    /// it matters only with a request.
     fn card_files(&self, source: &Source<'_>) -> Option<MountKind> {
         let any = || info::cards::of_gpus(|_| true);
         let shows = source.fs_type == Some(SYSFS_MAGIC)
@@ -335,8 +336,8 @@ impl<'a> Look<'a> {
         shows.then_some(MountKind::CardFiles { read_only: false })
     }
 
-    /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's)
-    /// counts here.
+    /// Whether a source is on a hierarchy of cgroups, or above one. A named hierarchy of v1
+    /// (systemd's) counts here.
     fn cgroups(&mut self, source: &Source<'_>) -> Option<Reach> {
         if source.is_hierarchy() {
             return Some(Reach::Itself);
@@ -349,8 +350,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that
-    /// is not found does.
+    /// Whether the hierarchy of a path controls devices, memory or freezing. An unknown hierarchy
+    /// counts as one that does.
     fn controls(&self, source: &Source<'_>) -> bool {
         let device = source.inode.map(|(dev, _)| dev);
         let line =
@@ -359,7 +360,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Everything below a directory of ours.
+/// Everything below one of mpsgate's directories.
 fn tree(root: &Path) -> HashSet<Inode> {
     use std::os::unix::fs::MetadataExt;
     let mut found = HashSet::new();
@@ -369,7 +370,7 @@ fn tree(root: &Path) -> HashSet<Inode> {
     found
 }
 
-/// Tells `see` of everything below a directory of ours.
+/// Calls `see` for everything below one of mpsgate's directories.
 pub(crate) fn walk(root: &Path, mut see: impl FnMut(&DirEntry, &Metadata)) {
     let (mut open, mut seen) = (vec![root.to_owned()], 0);
     while let Some(directory) = open.pop() {
@@ -454,7 +455,7 @@ mod tests {
             [seen(shown, &bundle), facts(view, &bundle, &Own::default())]
                 .map(|facts| facts.into_iter().map(|fact| fact.kind).collect())
         };
-        // An engine's snapshot, and what is no path.
+        // An engine's snapshot, and values that are not paths.
         for path in [json!("rootfs"), json!(bundle.join("rootfs")), json!(""), json!(7)] {
             assert_eq!(kinds(json!({ "path": path })), [vec![], vec![]], "{path}");
         }
@@ -485,7 +486,7 @@ mod tests {
         };
         let overlay = |option: &str| kinds("overlay", &[option.to_owned()]);
         let ours = vec![MountKind::Ours];
-        // What is not there is ours by its name.
+        // A missing path counts by its name.
         for option in [
             "lowerdir=/run/mpsgate/mps/99:/etc",
             "lowerdir=/etc:/run/mpsgate/mps/99",
@@ -528,7 +529,7 @@ mod tests {
         let linked = format!("lowerdir={}", low.display());
         let (ours, above) = (Some(MountKind::Ours), Some(MountKind::Ancestor));
         for (root, options, expected) in [
-            // What is not there is ours by its name.
+            // A missing path counts by its name.
             ("/", "lowerdir=/usr:/run/mpsgate/mps/99", ours),
             ("/", "lowerdir=/usr,upperdir=/run/mpsgate/mps/99,workdir=/w", ours),
             ("/", "lowerdir=/run:/run/mpsgate/mps/99", ours),
@@ -536,12 +537,12 @@ mod tests {
             ("/mps/99", "lowerdir=/run/mpsgate", ours),
             ("/", "lowerdir=/usr:/run", above),
             ("/run", "lowerdir=/", above),
-            // Another part of a directory above, and what a link in a layer leads to.
+            // Another part of a directory above, and the target of a link in a layer.
             ("/no-such", "lowerdir=/run", None),
             ("/link", linked.as_str(), None),
             ("/", "lowerdir=/usr:/usr/bin,workdir=/run/mpsgate/mps/99", None),
             ("/", "lowerdir=/usr,upperdir=/run/mpsgate2", None),
-            // An engine's, without a place, gone, or cut off.
+            // An engine's layer, and layers without a place, gone, or cut off.
             ("/", "lowerdir=l/AB:l/CD,upperdir=x/diff", None),
             ("/", "lowerdir=/no/such/1/fs:/no/such/2/f", None),
         ] {

@@ -1,10 +1,10 @@
 //! `mpsgate-runtime precreate`: Podman's hook of that name. The whole `config.json` comes on
 //! standard input and goes, changed or not, to standard output; an empty answer would be an error.
 //!
-//! The same decision as in front of a runtime, without being one. What that leaves out: `exec` gets
-//! no env of the grant, `kill` ends no GPU work first, `restore` is not seen (a restored
-//! container's hooks are those of its checkpoint). Podman tells neither the container's id nor its
-//! runtime: the id stands in the document.
+//! It makes the same decision as in front of a runtime, without being one. So `exec` gets no env of
+//! the grant, `kill` ends no GPU work first, and `restore` is not seen (a restored container's
+//! hooks are those of its checkpoint). Podman passes neither the container's id nor its runtime:
+//! the id is in the document.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -22,12 +22,12 @@ use crate::hook::veto;
 use crate::report::{Refused, Report, chain};
 use crate::{facts, process};
 
-/// The word on the command line: no runtime has such a verb.
+/// The verb on the command line. No runtime has it.
 const VERB: &str = "precreate";
 /// The file that Podman mounts into every container, from a directory named after it.
 const CONTAINERENV: &str = "/run/.containerenv";
 
-/// Whether this is what is asked for.
+/// Whether the command line has this verb.
 pub(crate) fn is_meant(args: &[OsString]) -> bool {
     matches!(args, [only] if only == VERB)
 }
@@ -45,7 +45,7 @@ pub(crate) fn main() -> i32 {
     match decided {
         Ok(changed) => {
             let written = std::io::stdout().write_all(changed.as_deref().unwrap_or(&bytes));
-            // Podman has gone: nobody is left to be told.
+            // Podman has gone, so no process reads the answer.
             i32::from(written.is_err())
         }
         Err(refused) => {
@@ -94,7 +94,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     Ok(Some(document.to_vec().map_err(|error| unreadable(&error.to_string()))?))
 }
 
-/// Podman's id of the container: of the directory of its `/run/.containerenv`, or of its cgroup
+/// Podman's id of the container: from the directory of its `/run/.containerenv`, or from its cgroup
 /// (`…/libpod-ID`, `slice:libpod:ID`); captured from 4.3 and 5.4.
 fn container_id(view: View<'_>) -> Option<&str> {
     let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
@@ -104,7 +104,7 @@ fn container_id(view: View<'_>) -> Option<&str> {
     of_mount.filter(is_id).or_else(|| of_cgroup.filter(is_id))
 }
 
-/// `podman run --cgroups=disabled`: its document names no cgroup, as every other of Podman's does.
+/// `podman run --cgroups=disabled`: its document names no cgroup, while all others of Podman do.
 fn has_no_cgroup(view: View<'_>) -> bool {
     view.cgroup_path().is_none_or(str::is_empty)
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// Opens /dev/null on each standard descriptor that is closed, so that no file of ours gets its
+/// Opens /dev/null on each closed standard descriptor, so that no file of this program gets its
 /// number and no message goes into `config.json`. Close-on-exec: the runtime finds it closed again.
 pub(crate) fn ensure_standard_descriptors() {
     for number in 0..=2 {
@@ -27,8 +27,8 @@ fn is_open(number: i32) -> bool {
     fcntl(descriptor, FcntlArg::F_GETFD).is_ok()
 }
 
-/// Another process's descriptor as one of ours, with the same position in its file; `None` before
-/// Linux 5.6 and where it is not ours to have.
+/// Another process's descriptor as one of this process, with the same position in its file; `None`
+/// before Linux 5.6 and without the right to it.
 ///
 /// JUSTIFICATION for unsafe code: nix has no pidfd_getfd. One place.
 #[allow(unsafe_code, reason = "see above")]

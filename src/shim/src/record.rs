@@ -1,4 +1,4 @@
-//! The record of an applied grant, by which the hook checks and `exec` adds the env.
+//! The record of an applied grant: the hook checks against it, and `exec` takes the env from it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn path(runtime_root: &str, container: &str) -> Option<PathBuf> {
     Some(Path::new(paths::GRANTS_DIR).join(GrantKey::record_name(runtime_root, container)?))
 }
 
-/// Writes a record; a previous instance's is replaced.
+/// Writes a record, in the place of a previous instance's.
 pub(crate) fn write(record: &ExecRecord) -> Result<(), Refusal> {
     let key = &record.grant.key;
     let refuse = |sentence: String, hint: &str| Refusal::new(Code::Write, sentence, hint);
@@ -37,23 +37,23 @@ pub(crate) fn write(record: &ExecRecord) -> Result<(), Refusal> {
     })
 }
 
-/// What was found for a container.
+/// The record of a container.
 pub(crate) enum Found {
     /// It has no grant.
     None,
-    /// It has this one.
+    /// It has this record.
     Record(Box<ExecRecord>),
-    /// There is a record that cannot be used.
+    /// It has a record that cannot be used.
     Unusable(String),
 }
 
-/// Looks a container's record up. Without one this is a single failed open.
+/// Looks up a container's record. Without one this is a single failed open.
 pub(crate) fn find(runtime_root: &str, container: &str) -> Found {
     let Some(path) = path(runtime_root, container) else { return Found::None };
     match std::fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::None,
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Found::None,
-        // Not ours to look at: a rootless engine, to which nothing is granted.
+        // Not readable for a rootless engine, which gets no grants.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !runs_as_root() => {
             return Found::None;
         }

@@ -1,8 +1,8 @@
 //! The files that the shim replaces: records, `config.json`, process documents.
 //!
-//! The temporary ones of killed shims beside a bundle's or a process's document are removed by the
-//! next shim that replaces one there; those beside records by the daemon. The hook names its nodes
-//! below `/dev` in the same way.
+//! A killed shim leaves a temporary file. The next shim that replaces a bundle's or a process's
+//! document removes those beside it; the daemon removes those beside records. The hook names its
+//! nodes below `/dev` in the same way.
 
 use std::io;
 use std::path::Path;

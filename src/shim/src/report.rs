@@ -1,5 +1,5 @@
-//! What people read: on standard error, and in the log file that the engine passed, because that is
-//! what `docker run` and `kubectl describe pod` show.
+//! Messages for people: on standard error, and in the log file that the engine passed, because
+//! `docker run` and `kubectl describe pod` show that file.
 
 use std::error::Error;
 use std::io::Write;
@@ -13,11 +13,11 @@ use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
 use mpsgate_policy::{Note, NoteAction};
 
-/// A refusal, and whether the daemon made it: then it has counted it already.
+/// A refusal, and whether the daemon made it: then the daemon has counted it already.
 pub(crate) struct Refused {
     pub(crate) refusal: Refusal,
     pub(crate) by_daemon: bool,
-    /// Whose container it is, where a kubelet's engine says so.
+    /// The pod and container, if a kubelet's engine names them.
     pub(crate) pod: Option<Box<PodContainer>>,
 }
 
@@ -27,7 +27,7 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// Where to report, and about which container.
+/// Where to report, and the container.
 pub(crate) struct Report {
     log: Option<PathBuf>,
     format: LogFormat,
@@ -44,7 +44,7 @@ impl Report {
         }
     }
 
-    /// Of a hook that is told no log, and its container only later.
+    /// For a hook, which is passed no log, and learns its container later.
     pub(crate) fn of_hook() -> Self {
         Self { log: None, format: LogFormat::Text, container: String::new() }
     }
@@ -53,7 +53,7 @@ impl Report {
         container.clone_into(&mut self.container);
     }
 
-    /// The container is not started: for the daemon to know. Returns what its user is to read.
+    /// Reports to the daemon that the container is not started. Returns the text for its user.
     pub(crate) fn told(&self, Refused { refusal, by_daemon, pod }: &Refused) -> String {
         if !by_daemon {
             let pod = pod.as_deref().cloned();
@@ -64,14 +64,13 @@ impl Report {
         refusal.render(&self.container)
     }
 
-    /// The container is not started.
+    /// Reports that the container is not started.
     pub(crate) fn refused(&self, refused: &Refused) {
         self.write("error", &refused.refusal.render(&self.container));
         self.told(refused);
     }
 
-    /// The container is started, but an operator should know something.
-    /// `pod`: whose author is told, too.
+    /// Reports a finding about a container that is started. `pod`: its author is notified, too.
     pub(crate) fn noted(
         &self,
         Note { action, code, text: note }: &Note,
@@ -85,8 +84,8 @@ impl Report {
         self.tell_daemon(*action, *code, &note, None, pod);
     }
 
-    /// What was asked for is done, but not as well as it could be. For the engine's log alone: it
-    /// is not said on standard error, which belongs to the runtime.
+    /// Warns that something was done less well than it could be. This goes to the engine's log
+    /// alone, and not to standard error, which belongs to the runtime.
     pub(crate) fn warned(&self, what: &str) {
         if let Some(log) = &self.log {
             let what = printable::line(what);
@@ -95,7 +94,7 @@ impl Report {
         }
     }
 
-    /// The real runtime did not start.
+    /// Reports that the real runtime did not start.
     pub(crate) fn failed(&self, error: &dyn Error, hint: &str) {
         let (error, hint) = (chain(error), printable::line(hint));
         self.write("error", &format!("mpsgate: {error}\nhint: {hint}"));
@@ -108,7 +107,7 @@ impl Report {
         }
     }
 
-    /// For the daemon's log and counters. Never waited for.
+    /// Sends a report for the daemon's log and counters, without waiting.
     fn tell_daemon(
         &self,
         action: NoteAction,
@@ -135,8 +134,7 @@ fn now() -> String {
     runtime_log::rfc3339(SystemTime::now())
 }
 
-/// An error with all its causes in one line, as it may be printed: a cause may quote what it
-/// stumbled over.
+/// An error with all its causes in one line, made printable: a cause may quote text from outside.
 pub(crate) fn chain(error: &dyn Error) -> String {
     printable::line(&printable::chain(error)).into_owned()
 }

@@ -1,5 +1,5 @@
-//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `update`, `kill` and `delete`,
-//! and hands everything else over at once.
+//! `mpsgate-runtime`: acts on `create`, `run`, `restore`, `exec`, `update`, `kill` and `delete`,
+//! and passes everything else on at once.
 
 use std::ffi::OsString;
 
@@ -10,9 +10,9 @@ use crate::exec::exec_runtime;
 use crate::report::Report;
 use crate::{create, exec_verb, kill_verb, precreate, update_verb};
 
-/// What runc exits with where it fails itself.
+/// runc's exit status for its own failures.
 const FAILED: i32 = 1;
-/// What a shell exits with where a program is not found; engines print the text.
+/// A shell's exit status for a program that is not found; engines print the text.
 const NOT_FOUND: i32 = 127;
 
 /// Runs the program; returns its exit code only where the real runtime was not reached.

@@ -1,9 +1,9 @@
-//! `update`: no device rules reach a runtime that would take them.
+//! `update`: keeps device rules from a runtime that would apply them.
 //!
-//! runc leaves devices alone in an update. crun writes what the document has, and containerd's CRI
-//! plugin hands over the container's resources as it was asked for them, with rules for devices:
-//! what a grant or `policy.privileged = "close"` has changed would be undone. So they are left out
-//! for every container, whose rules stay as they were made.
+//! runc leaves devices alone in an update. crun applies the document's rules, and containerd's CRI
+//! plugin passes the container's resources as it was asked for them, with rules for devices. That
+//! would undo the changes of a grant or of `policy.privileged = "close"`. So device rules are left
+//! out for every container, and its rules stay as they were made.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,9 +22,9 @@ use crate::evaluate::{settings, unruled};
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
-/// Puts resources without device rules in the place of what `--resources` names. Returns changed
-/// arguments where there are such resources, the runtime is none that leaves devices alone, and the
-/// node has cards of ours.
+/// Replaces the file that `--resources` names by one without device rules. Returns changed
+/// arguments if there are such resources, the runtime would apply device rules, and the node has
+/// cards of mpsgate.
 pub(crate) fn prepare(
     args: &[OsString],
     invocation: &Invocation,
@@ -44,11 +44,11 @@ pub(crate) fn prepare(
         Refused::from(Refusal::new(Code::Bundle, sentence, hint))
     };
     process::ensure_standard_descriptors();
-    // What cannot be opened is the runtime's to refuse.
+    // The runtime refuses a file that cannot be opened.
     let Ok(from) = open(named) else { return Ok(None) };
     let bytes = read(from).map_err(|error| refuse(&error.to_string()))?;
     let left = without_devices(bytes).map_err(|error| refuse(&chain(&error)))?;
-    // Also where nothing was left out: a pipe is read once.
+    // Also if nothing was left out, because a pipe can be read only once.
     let path = handed_on(&left).map_err(|error| refuse(&error.to_string()))?;
     Ok(with_value(args, at, Path::new(&path)))
 }
@@ -80,7 +80,7 @@ fn handed_on(bytes: &[u8]) -> io::Result<String> {
     let mut file = File::from(memfd_create(c"resources.json", MFdFlags::empty())?);
     file.write_all(bytes)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Open until the runtime has it.
+    // It stays open until the runtime has it.
     let _ = file.into_raw_fd();
     Ok(path)
 }

@@ -1,11 +1,11 @@
-//! Why a token does not count, or cannot be checked.
+//! Why a token is not accepted, or cannot be checked.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{KeyId, KeysError, TokenError};
 
-/// A larger list of keys is none of ours: it is some hundred bytes for each.
+/// No list of keys that mpsgated writes is larger: a key takes some hundred bytes.
 pub(crate) const SIZE_LIMIT: u64 = 64 << 20;
 
 /// Why the directory cannot be used.
@@ -19,11 +19,11 @@ pub enum StoreError {
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Somebody else could have read or written it.
+    /// Others than mpsgated could have read or written it.
     #[error("{path} is {found}: others than mpsgated may know the keys in it")]
     Exposed {
         /// The file or directory.
@@ -31,7 +31,7 @@ pub enum StoreError {
         /// Its mode, owner or kind.
         found: String,
     },
-    /// Larger than any of ours.
+    /// Larger than any file that mpsgated writes.
     #[error("{path} has {bytes} bytes, at most {SIZE_LIMIT} are read")]
     TooLarge {
         /// The file.
@@ -39,19 +39,19 @@ pub enum StoreError {
         /// Its size.
         bytes: u64,
     },
-    /// No list of keys.
+    /// The file is not a list of keys.
     #[error("{path} cannot be read")]
     Keys {
         /// The file.
         path: PathBuf,
-        /// Where it is wrong.
+        /// The parser's error.
         #[source]
         source: KeysError,
     },
-    /// The token is none of this node's.
+    /// The token is not one of this node's.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The token is another container's.
+    /// The token belongs to another container.
     #[error("it was first brought by container {container} of pod {pod}, and is nobody else's")]
     Bound {
         /// That container's name.
@@ -59,10 +59,10 @@ pub enum StoreError {
         /// That pod's uid.
         pod: String,
     },
-    /// The token was a container's whose pod is gone.
+    /// The token belongs to a container whose pod is gone.
     #[error("it was first brought by a container whose pod is gone, and is nobody else's")]
     Spent,
-    /// The token stands for a claim that is reserved for another pod.
+    /// The token belongs to a claim that is reserved for another pod.
     #[error("it stands for a claim that is another pod's")]
     OtherPod,
     /// The token was not used while its key's record was open.

@@ -36,7 +36,7 @@ impl Key {
 }
 
 impl fmt::Debug for Key {
-    /// Without the secret: what is printed for debugging ends in logs.
+    /// Without the secret, because debug output ends up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("id", &self.id.to_string())
@@ -45,7 +45,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why a text holds no keys. Never quotes it: it may hold secrets.
+/// Why a text is not a list of keys. No error quotes the text: it may hold secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeysError {
@@ -66,7 +66,7 @@ pub enum KeysError {
     /// The list is empty.
     #[error("it holds no key")]
     Empty,
-    /// A secret is no base64, or has another length.
+    /// A secret is not base64, or has the wrong length.
     #[error("the secret of key {id} is not 32 bytes in base64")]
     Secret {
         /// The key.
@@ -95,7 +95,7 @@ struct KeyOnDisk {
     secret: String,
 }
 
-/// The node's keys, oldest first: the last one signs, all confirm. Never empty.
+/// The node's keys, oldest first: the last one signs, all of them confirm. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
     older: Vec<Key>,
@@ -103,7 +103,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A first key.
+    /// A list with a first key.
     #[must_use]
     pub fn new(first: Key) -> Self {
         Self { older: Vec::new(), newest: first }
@@ -126,18 +126,18 @@ impl Keys {
         self.all().find(|key| key.id == id)
     }
 
-    /// With another key that signs from now on.
+    /// The list with one more key, which signs from now on.
     #[must_use]
     pub fn rotated(&self, newest: Key) -> Self {
         Self { older: self.all().cloned().collect(), newest }
     }
 
-    /// Keys that sign no more, each with the time since which it does not, milliseconds since 1970.
+    /// Keys that no longer sign, each with the time of its replacement, milliseconds since 1970.
     pub fn replaced(&self) -> impl Iterator<Item = (&Key, u64)> {
         self.older.iter().zip(self.all().skip(1).map(|next| next.made_ms))
     }
 
-    /// Without keys that sign no more.
+    /// The list without these keys, except the one that signs.
     #[must_use]
     pub fn without(&self, ids: &BTreeSet<KeyId>) -> Self {
         let older = self.older.iter().filter(|key| !ids.contains(&key.id)).cloned().collect();
@@ -170,7 +170,7 @@ impl Keys {
     /// The file's text.
     ///
     /// # Errors
-    /// Of `serde_json`, which has no reason for one.
+    /// An error of `serde_json`, for which there is no reason.
     pub fn to_text(&self) -> serde_json::Result<Vec<u8>> {
         let on_disk = |key: &Key| KeyOnDisk {
             id: key.id,

@@ -1,20 +1,21 @@
-//! The device plugin's tokens: by them this node knows again what it gave to a pod's container.
+//! The device plugin's tokens, by which this node recognises what it gave to a pod's container.
 //!
 //! ```text
 //! mpsgate1.KEY.CLAIMS.MAC
 //! ```
 //!
-//! An annotation that kubelet puts on a container, as the device plugin's `Allocate` answered. KEY
-//! names one of the node's keys, CLAIMS is JSON ([`Claims`]) and MAC is HMAC-SHA-256 over
-//! everything before its dot, both as base64url without padding. Nothing of the claims is looked at
-//! before the MAC fits.
+//! A token is an annotation that kubelet puts on a container, as the device plugin's `Allocate`
+//! answered. KEY names one of the node's keys, CLAIMS is JSON ([`Claims`]) and MAC is HMAC-SHA-256
+//! over everything before its dot, both as base64url without padding. No claim is read before the
+//! MAC was checked.
 //!
-//! `Allocate` does not know for which pod it is asked, so a token belongs to the container that
-//! first brings it ([`Bearer`]): its restarts may bring it again, nobody else may. Kubelet keeps
-//! the answer in its checkpoint and replays it after a reboot, so keys and uses lie on disk
-//! ([`Store`]) and an old key lasts as long as a pod that used it. Records have no end: what is
-//! large is rotated and made short, what is damaged is closed, and neither ends the service
-//! ([`Store::tidy`]). Who may read that directory may give himself GPU memory: it is root's alone.
+//! `Allocate` does not learn which pod it is asked for, so a token belongs to the container that
+//! first brings it ([`Bearer`]). Only that container's restarts may bring it again. Kubelet keeps
+//! the answer in its checkpoint and replays it after a reboot, so keys and uses are on disk
+//! ([`Store`]) and an old key lasts as long as a pod that used it. Records grow without end: a
+//! large one is rotated and shortened, a damaged one is closed, and neither ends the service
+//! ([`Store::tidy`]). A reader of that directory could give himself GPU memory, so only root can
+//! read it.
 //!
 //! Must never read the environment, a clock, or any file except below the directory that the caller
 //! names. Called by the daemon.

@@ -1,8 +1,8 @@
 //! Keys and uses on disk: `keys.json`, and for each key `KEY.uses`.
 //!
 //! The directory outlives a reboot, because kubelet's checkpoint does. One process writes to it:
-//! mpsgated, which holds the ledger's lock. Keys that cannot be read, and what could have been read
-//! by others, are never overwritten.
+//! mpsgated, which holds the ledger's lock. Keys that cannot be read, and keys that others could
+//! have read, are never overwritten.
 //!
 //! ```text
 //!  .uses ─┬─ 16 MiB ────► a new key signs                    (rotate)
@@ -10,8 +10,7 @@
 //!         ├─ 64 MiB in all ─► the oldest key is closed        (tidy)
 //!         └─ a bad line ──► a copy is kept, the key is closed  (open)
 //! ```
-//! A closed key confirms what is in its record and nothing else, so no token is ever used by two
-//! containers.
+//! A closed key confirms only what is in its record, so no token is ever used by two containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,54 +30,54 @@ use crate::{Bearer, Claims, KeyId, Keys, Owner, Share, StoreError, TokenError, T
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Age at which a key stops signing: 30 days.
 pub const ROTATE_AFTER_MS: u64 = 30 * DAY_MS;
-/// How long after its key has stopped signing a token may still be used for the first time: 7 days.
-/// A pod whose image cannot be pulled waits with a token in its hand.
+/// How long a token may be used for the first time after its key has stopped signing: 7 days. A pod
+/// whose image cannot be pulled waits with a token.
 pub const UNUSED_AFTER_MS: u64 = 7 * DAY_MS;
 
-/// A record of this size gets no more of new tokens: some 100,000 containers.
+/// From this size on a record gets no new tokens: some 100,000 containers.
 pub const ROTATE_FROM: u64 = 16 << 20;
 const SIZES: Sizes = Sizes { rotate: ROTATE_FROM, tidy: 1 << 20, close: 64 << 20 };
 
-/// From which size on what is done with records.
+/// The sizes from which records are shortened or closed.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     rotate: u64,
-    /// Made short.
+    /// Size from which a record is shortened.
     tidy: u64,
-    /// Of all in sum: the oldest are closed.
+    /// Size of all records from which the oldest are closed.
     close: u64,
 }
 
-/// The directory, read.
+/// The directory's content.
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
     keys: Keys,
     uses: BTreeMap<KeyId, Uses>,
     sizes: Sizes,
-    /// A record was replaced, and the directory may not be on disk yet.
+    /// Whether a record was replaced, so that the directory may not be on disk yet.
     unsynced: bool,
     news: Vec<News>,
 }
 
-/// What happened to a record, to be told.
+/// A change of a record, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum News {
-    /// A line is no use of a token: the key is closed, and a copy of the file is kept beside it.
+    /// A line is not a use of a token: the key is closed, and a copy of the file is kept beside it.
     Damaged {
         /// The file.
         path: PathBuf,
         /// The first such line, counted from 1.
         line: u64,
     },
-    /// All records together are too large: a token of this key that is not in its record counts no
-    /// more.
+    /// All records together are too large: a token of this key that is not in its record is no
+    /// longer accepted.
     Closed {
         /// The key.
         key: KeyId,
     },
-    /// It could not be made short or closed; it is tried again.
+    /// A record could not be shortened or closed; the store tries again.
     Unwritten {
         /// What went wrong.
         error: String,
@@ -116,7 +115,7 @@ impl Store {
         if store.is_full()
             && let Err(error) = store.rotate(now_ms)
         {
-            // One that is only large signs on where no new one can be written.
+            // A key whose record is only large still signs if no new key can be written.
             if store.newest_uses().is_some_and(Uses::is_closed) {
                 return Err(error);
             }
@@ -124,16 +123,16 @@ impl Store {
         Ok(store)
     }
 
-    /// What happened to records since this was last asked.
+    /// The changes of records since the last call.
     pub fn news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
-    /// A token for a container that may have `memory_mib` of GPU memory, given out as `resource`,
-    /// of devices of `card`.
+    /// Signs a token for a container that may have `memory_mib` of GPU memory, given out as
+    /// `resource`, of devices of `card`.
     ///
     /// # Errors
-    /// Where there are no random bytes.
+    /// If there are no random bytes.
     pub fn sign(
         &self,
         memory_mib: u64,
@@ -143,10 +142,10 @@ impl Store {
         self.write(|id| Claims { id, memory_mib, resource, card, share: None })
     }
 
-    /// A token for what a share of a claim gives: `memory_mib` of `card`.
+    /// Signs a token for a share of a claim: `memory_mib` of `card`.
     ///
     /// # Errors
-    /// Where there are no random bytes.
+    /// If there are no random bytes.
     pub fn sign_share(
         &self,
         memory_mib: u64,
@@ -162,16 +161,16 @@ impl Store {
         write(self.keys.newest(), &claims(id)).ok_or(StoreError::Token(TokenError::Claims))
     }
 
-    /// What a token says, where `bearer` may bring it: then it is, or has become, his alone, and
-    /// that is on disk.
+    /// Returns the claims of a token that `bearer` may bring. The token then belongs to that bearer
+    /// alone, and the disk has recorded it.
     ///
     /// # Errors
-    /// For what is no token of this node, for another's, and where its first use cannot be
-    /// recorded.
+    /// If the token is not one of this node's or belongs to another bearer, or its first use cannot
+    /// be recorded.
     pub fn confirm(&mut self, token: &str, bearer: &Bearer) -> Result<Claims, StoreError> {
         let (key, claims) = read(&self.keys, token)?;
         if let Some(share) = &claims.share {
-            // The ledger says which container has it; a next one of the pod may follow.
+            // The ledger decides which container has it; the pod's next container may follow.
             let is_its = share.pod == bearer.pod;
             return is_its.then_some(claims).ok_or(StoreError::OtherPod);
         }
@@ -184,7 +183,7 @@ impl Store {
             }
             Owner::Spent if uses.is_closed() => Err(StoreError::Closed { key }),
             Owner::Spent => Err(StoreError::Spent),
-            Owner::Nobody => {
+            Owner::Unused => {
                 let path = uses_path(&self.directory, key);
                 append(&path, uses, claims.id, bearer).map_err(io_error("write", &path))?;
                 Ok(claims)
@@ -199,11 +198,11 @@ impl Store {
             .is_some_and(|uses| uses.is_closed() || uses.length() >= self.sizes.rotate)
     }
 
-    /// Makes a key that signs from now on, where the present one is old enough, or its record large
-    /// or closed.
+    /// Makes a key that signs from now on, if the present one is old enough, or its record large or
+    /// closed.
     ///
     /// # Errors
-    /// Where it cannot be written: the old one then goes on signing.
+    /// If it cannot be written: the old key then continues to sign.
     pub fn rotate(&mut self, now_ms: u64) -> Result<Option<KeyId>, StoreError> {
         if now_ms.saturating_sub(self.keys.newest().made_ms) < ROTATE_AFTER_MS && !self.is_full() {
             return Ok(None);
@@ -216,11 +215,11 @@ impl Store {
         Ok(Some(id))
     }
 
-    /// Forgets keys that sign no more, and of whose tokens no bearer's pod lives; `lives` is asked
-    /// for a pod's uid.
+    /// Removes keys that no longer sign and whose tokens have no living pod; `lives` is asked for a
+    /// pod's uid.
     ///
     /// # Errors
-    /// Where the keys cannot be written: then all stay.
+    /// If the keys cannot be written: then all stay.
     pub fn retire(
         &mut self,
         lives: impl Fn(&str) -> bool,
@@ -247,7 +246,7 @@ impl Store {
         self.keys = keys;
         for id in &gone {
             self.uses.remove(id);
-            // Without its key it means nothing, so one that stays does no harm.
+            // A record without its key has no meaning, so a file that stays does no harm.
             let path = uses_path(&self.directory, *id);
             let _ = std::fs::remove_file(damaged_path(&path));
             let _ = std::fs::remove_file(file::beside(&path));
@@ -256,9 +255,9 @@ impl Store {
         Ok(gone)
     }
 
-    /// Makes records short: of pods that are gone the ids stay, and where all are too large
-    /// together the oldest keys are closed. `lives` is asked for a pod's uid. What cannot be done
-    /// now is told by [`Self::news`].
+    /// Shortens records: for pods that are gone only the ids stay, and if all records together are
+    /// too large the oldest keys are closed. `lives` is asked for a pod's uid. [`Self::news`]
+    /// reports what could not be done now.
     pub fn tidy(&mut self, lives: impl Fn(&str) -> bool) {
         self.close_damaged();
         let large: Vec<KeyId> = self
@@ -269,7 +268,7 @@ impl Store {
         for id in large {
             let Some(mut uses) = self.uses.get(&id).cloned() else { continue };
             let before = uses.length();
-            // A quarter less at least, or it is written for little.
+            // A rewrite has to save at least a quarter.
             let worth =
                 |text: &[u8]| (text.len() as u64).saturating_mul(4) <= before.saturating_mul(3);
             if uses.forget(&lives) && uses.text().is_ok_and(|text| worth(&text)) {
@@ -304,13 +303,13 @@ impl Store {
         self.uses.get(&self.keys.newest().id)
     }
 
-    /// Closes on disk what was found damaged. Until that is done, it is closed here.
+    /// Closes damaged records on disk. Until that succeeds they are closed in memory.
     fn close_damaged(&mut self) {
         let damaged: Vec<(KeyId, u64)> =
             self.uses.iter().filter_map(|(id, uses)| Some((*id, uses.damaged()?))).collect();
         for (id, line) in damaged {
             let path = uses_path(&self.directory, id);
-            // Where there is a copy already, or none can be made, the key is closed all the same.
+            // If there is a copy already, or none can be made, the key is closed all the same.
             let _ = std::fs::hard_link(&path, damaged_path(&path));
             let Some(mut uses) = self.uses.get(&id).cloned() else { continue };
             uses.close();
@@ -335,7 +334,7 @@ impl Store {
             .text()
             .map_err(io::Error::from)
             .and_then(|text| {
-                // Its name is on disk with the directory: see `sync`.
+                // The directory brings the name to disk: see `sync`.
                 file::replace(&path, &text, &New::of(0o600, Durability::Whole)).map(|()| text.len())
             })
             .map_err(io_error("write", &path))?;
@@ -345,7 +344,8 @@ impl Store {
         self.sync()
     }
 
-    /// What is appended to a record whose name is not on disk yet could be lost with it.
+    /// Syncs the directory: an entry of a record whose name is not on disk yet could be lost with
+    /// it.
     fn sync(&mut self) -> Result<(), StoreError> {
         if self.unsynced {
             let synced = file::sync_directory(&self.directory);

@@ -1,4 +1,4 @@
-//! A token's text: written with a key, read with the keys.
+//! A token's text: a key writes it, the keys read it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,33 +8,34 @@ use sha2::Sha256;
 
 use crate::{Key, KeyId, Keys, TokenId};
 
-/// The form of the text: another one gets another word.
+/// The word for this form of the text; another form gets another word.
 const FORM: &str = "mpsgate1";
-/// Longer is no token. One of today has some 200 bytes.
+/// A longer text is not a token. Today's tokens have some 200 bytes.
 const LENGTH_MAX: usize = 4096;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-// A claim of a newer version may take something back, so a token with one is not trusted.
+// A claim of a newer version may restrict the token, so a token with an unknown one is refused.
 #[serde(deny_unknown_fields)]
 pub struct Claims {
-    /// This token and no other.
+    /// The id of this token.
     pub id: TokenId,
     /// GPU memory that the container may have, MiB.
     pub memory_mib: u64,
-    /// As which of kubelet's resources it was given out. Absent where nobody knows.
+    /// The resource of kubelet under which it was given out. Absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// UUID of the card whose devices kubelet chose: a hint at where the container might go, never
-    /// capacity. Absent where they are of several.
+    /// capacity. Absent if they are of several cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
-    /// The share of a claim that it stands for: then it is that pod's, and bound to no container.
+    /// The share of a claim, if the token belongs to one: then it belongs to that pod and to no
+    /// single container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
 }
 
-/// Of which claim a token is, and for which pod.
+/// The claim and the pod of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -46,14 +47,14 @@ pub struct Share {
     pub pod: String,
 }
 
-/// Why a text is no token of this node.
+/// Why a text is not a token of this node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// Not of the form.
+    /// It does not have the form of a token.
     #[error("it is no token of mpsgate's device plugin")]
     Form,
-    /// Signed with a key that is not, or no more, among the node's.
+    /// It is signed with a key that is not, or no longer, among the node's.
     #[error("it is signed with key {key}, which this node does not have")]
     Key {
         /// The key.
@@ -62,19 +63,19 @@ pub enum TokenError {
     /// The MAC does not fit.
     #[error("its signature is wrong")]
     Mac,
-    /// Rightly signed, and its claims cannot be read: by a newer version.
+    /// The signature is right, but the claims cannot be read: a newer version signed it.
     #[error("a newer version of mpsgate has signed it")]
     Claims,
 }
 
 fn mac(key: &Key, signed: &str) -> Option<Hmac<Sha256>> {
-    // Fails for no length of key.
+    // HMAC accepts keys of any length.
     let mut mac = Hmac::<Sha256>::new_from_slice(key.secret()).ok()?;
     mac.update(signed.as_bytes());
     Some(mac)
 }
 
-/// Signs claims. `None` where they cannot be put into words, for which there is no reason.
+/// Signs claims. `None` if they have no JSON form, for which there is no reason.
 pub(crate) fn write(key: &Key, claims: &Claims) -> Option<String> {
     let claims = serde_json::to_vec(claims).ok()?;
     let signed = format!("{FORM}.{}.{}", key.id, URL_SAFE_NO_PAD.encode(claims));
@@ -101,7 +102,7 @@ pub(crate) fn read(keys: &Keys, text: &str) -> Result<(KeyId, Claims), TokenErro
     mac(key, signed).ok_or(TokenError::Mac)?.verify_slice(&found).map_err(|_| TokenError::Mac)?;
     let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenError::Claims)?;
     let claims: Claims = serde_json::from_slice(&claims).map_err(|_| TokenError::Claims)?;
-    // No version signs these; as bytes they would be nothing, or wrap.
+    // No version signs these amounts; as bytes they would be zero or overflow.
     if claims.memory_mib == 0 || claims.memory_mib.checked_mul(1 << 20).is_none() {
         return Err(TokenError::Claims);
     }
@@ -121,7 +122,7 @@ mod tests {
         Claims { id, memory_mib: 7168, resource: None, card: None, share: None }
     }
 
-    /// Made with python3's hmac and base64, not with this crate.
+    /// Made with python3's hmac and base64, independently of this crate.
     const KNOWN: &str = "mpsgate1.0101010101010101.eyJpZCI6ImFiYWJhYmFiYWJhYmFiYWJhYmFiYWJhYmFiYWJhYmFiIiwibWVtb3J5X21pYiI6NzE2OH0.uWmf2n2xbtGUWP6uMG324xcSj7LYP-8R_NOfVd-E6ms";
 
     #[test]
@@ -147,13 +148,13 @@ mod tests {
         }
         let strange = write(&key(3), &claims()).unwrap();
         assert_eq!(read(&keys, &strange), Err(TokenError::Key { key: key(3).id }));
-        // Another node's key under one of our names.
+        // Another node's key under one of this node's names.
         let alike = Key::new(key(1).id, [9; 32], 0);
         assert_eq!(read(&keys, &write(&alike, &claims()).unwrap()), Err(TokenError::Mac));
     }
 
     #[test]
-    fn what_is_no_token_is_told_from_a_forged_one() {
+    fn no_token_and_a_forged_token_are_different_errors() {
         let keys = Keys::new(key(1));
         let token = write(&key(1), &claims()).unwrap();
         let (signed, mac) = token.rsplit_once('.').unwrap();

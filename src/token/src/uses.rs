@@ -1,8 +1,8 @@
-//! Who has used which token: one line of JSON for each token, so that a use costs one line.
+//! The uses of tokens: one line of JSON for each token, so that a use costs one line.
 //!
-//! A use is never forgotten while its key confirms tokens nobody has used yet: of a pod that is
-//! gone the line stays and names nobody. A key that is closed confirms only what is in its record,
-//! so there such lines go.
+//! A use is never forgotten while its key still confirms unused tokens: if the pod is gone, the
+//! line stays without a name. A closed key confirms only what is in its record, so there such lines
+//! are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read};
@@ -11,13 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::TokenId;
 
-/// The first line of a closed key's record. An earlier version takes it for no use and refuses the
-/// file: it would let tokens be used that are not in it.
+/// The first line of a closed key's record. An earlier version does not read it as a use and
+/// refuses the file; otherwise it would accept tokens that are not in the record.
 const CLOSED: &[u8] = b"{\"closed\":1}\n";
-/// Longer is no line of ours: names have 253 letters at most (DNS-1123), a uid is shorter.
+/// No line that mpsgated writes is longer: names have 253 letters at most (DNS-1123), a uid is
+/// shorter.
 const LINE_MAX: u64 = 4096;
 
-/// To whom a token belongs, from its first use on: what the engine says and no pod's author can.
+/// The container that a token belongs to from its first use on. The engine names it, and a pod's
+/// author cannot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bearer {
     /// The pod's uid.
@@ -26,14 +28,14 @@ pub struct Bearer {
     pub container: String,
 }
 
-/// Whose a token is.
+/// The owner of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
-    /// Nobody has used it, and whoever comes first may.
-    Nobody,
-    /// It is his.
+    /// Unused: the first bearer may take it.
+    Unused,
+    /// It belongs to this bearer.
     Bearer(&'a Bearer),
-    /// His whose pod is gone, or of a closed key: it counts for nobody any more.
+    /// It belonged to a bearer whose pod is gone, or its key is closed: nobody may use it any more.
     Spent,
 }
 
@@ -49,22 +51,22 @@ struct Line {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
     by_token: BTreeMap<TokenId, Bearer>,
-    /// Used by pods that are gone.
+    /// Tokens of pods that are gone.
     spent: BTreeSet<TokenId>,
     length: u64,
     closed: bool,
-    /// Lines that were none, of which the first.
+    /// The first line that is not a use, if there is one.
     damaged: Option<u64>,
 }
 
 impl Uses {
-    /// Reads the file's text, of any length. What follows the last end of a line was being written
-    /// when the power went, and nobody was told of it. A whole line that [`Self::line`] does not
-    /// write may have been a use: then nobody knows which tokens were used, and the record is
+    /// Reads the file's text, of any length. Text after the last line feed was being written when
+    /// the power went, before any caller got an answer. A whole line that [`Self::line`] does not
+    /// write may have been a use: then the used tokens are not all known, and the record is
     /// [`Self::damaged`].
     ///
     /// # Errors
-    /// Of `text`.
+    /// Errors of `text`.
     pub fn read(mut text: impl BufRead) -> io::Result<Self> {
         let mut uses = Self::default();
         let mut line = Vec::new();
@@ -92,7 +94,7 @@ impl Uses {
         Ok(uses)
     }
 
-    /// Whether it is a line of ours that contradicts none before it.
+    /// Takes a line; returns whether it has the right form and contradicts no earlier line.
     fn take(&mut self, line: &[u8], number: u64) -> bool {
         if line == CLOSED && number == 1 {
             self.closed = true;
@@ -101,7 +103,7 @@ impl Uses {
         let Ok(Line { id, pod, container }) = serde_json::from_slice(line) else { return false };
         let bearer = Bearer { pod, container };
         if bearer == gone() {
-            // Whoever was named before has no claim any more.
+            // A bearer who was named before has lost the token.
             let unnamed = self.by_token.remove(&id).is_none();
             return self.spent.insert(id) && unnamed;
         }
@@ -117,7 +119,7 @@ impl Uses {
     /// The line of a use.
     ///
     /// # Errors
-    /// Of `serde_json`, which has no reason for one.
+    /// An error of `serde_json`, for which there is no reason.
     pub fn line(id: TokenId, bearer: &Bearer) -> serde_json::Result<Vec<u8>> {
         let Bearer { pod, container } = bearer.clone();
         let mut line = serde_json::to_vec(&Line { id, pod, container })?;
@@ -125,15 +127,15 @@ impl Uses {
         Ok(line)
     }
 
-    /// The whole record, as short as it can be said.
+    /// The whole record in its shortest form.
     ///
     /// # Errors
-    /// Of `serde_json`, which has no reason for one.
+    /// An error of `serde_json`, for which there is no reason.
     pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = if self.closed { CLOSED.to_vec() } else { Vec::new() };
-        let nobody = gone();
+        let unnamed = gone();
         for id in &self.spent {
-            text.extend(Self::line(*id, &nobody)?);
+            text.extend(Self::line(*id, &unnamed)?);
         }
         for (id, bearer) in &self.by_token {
             text.extend(Self::line(*id, bearer)?);
@@ -141,40 +143,40 @@ impl Uses {
         Ok(text)
     }
 
-    /// Bytes of the lines that count: where the next one is written.
+    /// Bytes of the valid lines: the offset of the next one.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whose a token is.
+    /// The owner of a token.
     #[must_use]
     pub fn owner(&self, id: TokenId) -> Owner<'_> {
         match self.by_token.get(&id) {
             Some(bearer) => Owner::Bearer(bearer),
             None if self.is_closed() || self.spent.contains(&id) => Owner::Spent,
-            None => Owner::Nobody,
+            None => Owner::Unused,
         }
     }
 
-    /// Everybody who has used a token, but for those whose pods are known to be gone.
+    /// All bearers, except those whose pods are known to be gone.
     pub fn bearers(&self) -> impl Iterator<Item = &Bearer> {
         self.by_token.values()
     }
 
-    /// Whether tokens that are not in it count no more.
+    /// Whether tokens that are not in the record are refused.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed || self.damaged.is_some()
     }
 
-    /// The first line that is none, where there is one: the file does not say all that was used.
+    /// The first line that is not a use: the file then does not have all uses.
     #[must_use]
     pub fn damaged(&self) -> Option<u64> {
         self.damaged
     }
 
-    /// Without the names of pods that are gone; whether that is less.
+    /// Removes the names of pods that are gone; returns whether that shortens the record.
     pub(crate) fn forget(&mut self, lives: &impl Fn(&str) -> bool) -> bool {
         let before = self.by_token.len();
         let (closed, spent) = (self.is_closed(), &mut self.spent);
@@ -188,30 +190,30 @@ impl Uses {
         before > self.by_token.len()
     }
 
-    /// Lets no token be used from now on that is not in it.
+    /// Closes the record: from now on only tokens in it are accepted.
     pub(crate) fn close(&mut self) {
         (self.closed, self.damaged) = (true, None);
         self.spent.clear();
     }
 
-    /// Takes note of a use whose line of `bytes` is in the file.
+    /// Records a use whose line of `bytes` is in the file.
     pub(crate) fn written(&mut self, id: TokenId, bearer: Bearer, bytes: usize) {
         self.length += bytes as u64;
         self.by_token.insert(id, bearer);
     }
 
-    /// Takes note of what the whole file has now.
+    /// Records the length of a file that was replaced whole.
     pub(crate) fn replaced(&mut self, bytes: usize) {
         self.length = bytes as u64;
     }
 }
 
-/// Stands where a pod is gone: no pod and no container has this name.
+/// The bearer in place of one whose pod is gone: no pod and no container has this name.
 fn gone() -> Bearer {
     Bearer { pod: String::new(), container: String::new() }
 }
 
-/// To the line's end, without keeping it: how many bytes, and whether there was an end.
+/// Skips to the line's end; returns how many bytes, and whether there was an end.
 fn skip_line(text: &mut impl BufRead) -> io::Result<(u64, bool)> {
     let mut skipped = 0;
     loop {
@@ -255,7 +257,7 @@ mod tests {
         let text = [first.clone(), Uses::line(id(2), &two).unwrap()].concat();
         for length in 0..=text.len() {
             let uses = read(&text[..length]);
-            let owner = |known, bearer| if known { Owner::Bearer(bearer) } else { Owner::Nobody };
+            let owner = |known, bearer| if known { Owner::Bearer(bearer) } else { Owner::Unused };
             assert_eq!(uses.owner(id(1)), owner(length >= first.len(), &one), "{length}");
             assert_eq!(uses.owner(id(2)), owner(length == text.len(), &two), "{length}");
             let whole = [text.len(), first.len(), 0].into_iter().find(|whole| *whole <= length);
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_of_ours_lets_no_further_token_be_used() {
+    fn after_a_foreign_line_no_further_token_can_be_used() {
         let line = Uses::line(id(1), &bearer("p", "c")).unwrap();
         let other = Uses::line(id(1), &bearer("p", "d")).unwrap();
         let spent = Uses::line(id(1), &gone()).unwrap();
@@ -287,9 +289,9 @@ mod tests {
             let uses = read(&[line.as_slice(), bad].concat());
             assert_eq!(uses.is_closed(), is_closed, "{what}");
             assert_eq!(uses.damaged(), is_closed.then_some(2), "{what}");
-            let unused = if is_closed { Owner::Spent } else { Owner::Nobody };
+            let unused = if is_closed { Owner::Spent } else { Owner::Unused };
             assert_eq!(uses.owner(id(9)), unused, "{what}");
-            // The lines around it count.
+            // The lines around it are still read.
             let last = Uses::line(id(2), &bearer("q", "c")).unwrap();
             if bad.ends_with(b"\n") {
                 let uses = read(&[line.as_slice(), bad, &last].concat());
@@ -300,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        /// Uses and ends of pods in any order, with what is forgotten and closed in between, and
+        /// Uses and ends of pods in any order, with forgetting and closing in between, and the file
         /// read again each time.
         #[test]
         fn no_token_is_ever_two_containers_and_none_that_is_used_is_free(
@@ -312,7 +314,7 @@ mod tests {
                 let who = bearer(&pod.to_string(), "c");
                 match what {
                     0..=3 => match uses.owner(id(token)) {
-                        Owner::Nobody => {
+                        Owner::Unused => {
                             prop_assert!(!first.contains_key(&token));
                             first.insert(token, pod);
                             let line = Uses::line(id(token), &who).unwrap();
@@ -335,7 +337,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_and_nothing_that_was_said_in_whole_lines_is_lost(
+        fn any_bytes_are_read_and_no_use_in_a_whole_line_is_lost(
             before in prop::collection::btree_set(0..200u8, 0..9),
             garbage in prop::collection::vec(any::<u8>(), 0..300),
         ) {
@@ -343,7 +345,7 @@ mod tests {
                 before.iter().flat_map(|n| Uses::line(id(*n), &bearer("p", "c")).unwrap()).collect();
             let uses = read(&[lines.as_slice(), &garbage].concat());
             for n in before {
-                prop_assert_ne!(uses.owner(id(n)), Owner::Nobody);
+                prop_assert_ne!(uses.owner(id(n)), Owner::Unused);
             }
             if garbage.contains(&b'\n') {
                 prop_assert!(uses.is_closed());

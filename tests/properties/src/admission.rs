@@ -17,6 +17,7 @@ fn known() -> Known {
     Known {
         classes: Some([("nvidia".to_owned(), class)].into()),
         nodes: [("n1".to_owned(), node)].into(),
+        ..Known::default()
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn token_uses(data: &[u8]) {
     assert!(whole == 0 || data[whole - 1] == b'\n');
     assert!(!data[whole..].contains(&b'\n'), "a whole line was passed over");
     let id = mpsgate_token::TokenId::from_bytes([7; 16]);
-    if uses.owner(id) == Owner::Nobody {
+    if uses.owner(id) == Owner::Unused {
         let bearer = Bearer { pod: "p\n".to_owned(), container: String::new() };
         let text = [&data[..whole], &Uses::line(id, &bearer).unwrap()].concat();
         let more = Uses::read(text.as_slice()).unwrap();

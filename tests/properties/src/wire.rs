@@ -32,7 +32,7 @@ pub(crate) fn message(data: &[u8]) {
             Reply::Refused(wire) => refusal(wire),
             // The list is text within the reply, read by the operator's command alone.
             Reply::WouldEnd { list } => {
-                if let Ok(list) = serde_json::from_str::<WouldEnd>(&list) {
+                if let Ok(list) = list.read() {
                     same_again::<WouldEnd>(&list);
                 }
             }

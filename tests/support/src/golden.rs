@@ -24,3 +24,17 @@ pub fn compare(path: impl AsRef<Path>, text: &str) {
         path.display()
     );
 }
+
+/// Blocks of lines, each with the lines of its name above what it shows. Where neighbours show the
+/// same, that stands once, below both names.
+#[must_use]
+pub fn together(blocks: impl IntoIterator<Item = (String, String)>) -> Vec<String> {
+    let mut shown: Vec<(String, String)> = Vec::new();
+    for (name, shows) in blocks {
+        match shown.last_mut() {
+            Some((names, before)) if *before == shows => names.push_str(&name),
+            _ => shown.push((name, shows)),
+        }
+    }
+    shown.into_iter().map(|(names, shows)| names + &shows).collect()
+}

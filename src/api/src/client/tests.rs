@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use super::*;
 use crate::NoStatus;
 
-/// A daemon that answers one call with `bytes` and hangs up, or hangs where there are none.
+/// A daemon that answers one call with `bytes` and hangs up, or hangs if there are none.
 fn daemon(bytes: Option<Vec<u8>>) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -44,7 +44,7 @@ fn a_daemon_that_comes_back_in_time_is_asked_again_and_one_that_does_not_is_name
     let ask = |path: &Path| Client::ask::<NoStatus>(path, &Call::Status, None, FIRST_BYTE_TIMEOUT);
     let error = ask(&path).unwrap_err();
     assert!(matches!(error, ApiError::StillAway { .. }), "{error}");
-    // The first one ends after it has read the call; the second one, at another time, answers.
+    // The first daemon ends after it has read the call; the second, on another attempt, answers.
     let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
     let taken = path.clone();
     std::thread::spawn(move || {
@@ -60,7 +60,7 @@ fn a_daemon_that_comes_back_in_time_is_asked_again_and_one_that_does_not_is_name
     });
     let answer = ask(&path);
     assert!(matches!(&answer, Ok(Reply::Done { text }) if text == "ok"), "{answer:?}");
-    // What is there and wrong is not waited for.
+    // The client does not wait for a wrong file.
     let file = dir.path().join("f");
     std::fs::write(&file, "").unwrap();
     assert!(matches!(ask(&file), Err(ApiError::NotASocket { .. })));
@@ -97,12 +97,12 @@ fn a_whole_question_has_one_limit_and_a_busy_daemon_another() {
     let within =
         |path: &Path, limit, busy| Client::ask_within::<NoStatus>(path, Call::Status, limit, busy);
     let ask = |path: &Path| within(path, limit, limit);
-    // Nobody takes the connection.
+    // The connection is never accepted.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let _listener = UnixListener::bind(&path).unwrap();
     assert!(matches!(ask(&path), Err(ApiError::Silent { .. })));
-    // Progress for as long as the caller listens.
+    // A daemon that reports progress for as long as the caller listens.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
@@ -123,7 +123,7 @@ fn a_whole_question_has_one_limit_and_a_busy_daemon_another() {
     let long = Duration::from_secs(20);
     let answer = within(&path, long, long);
     assert!(matches!(answer, Ok(Reply::Done { text }) if text == "ok"));
-    // Longer than the limit for one that says nothing.
+    // Longer than the limit for a silent daemon.
     let slow_dir = tempfile::tempdir().unwrap();
     let path = slow_dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
@@ -159,7 +159,7 @@ fn a_daemon_that_ends_without_a_word_is_asked_again_and_a_silent_one_is_given_up
         let (mut stream, _) = second.accept().unwrap();
         let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
         stream.write_all(&done).unwrap();
-        // Nobody answers the next one.
+        // The next connection is never accepted.
         let _held = (second.accept().unwrap(), second.accept().unwrap());
         std::thread::park();
     });
@@ -169,7 +169,7 @@ fn a_daemon_that_ends_without_a_word_is_asked_again_and_a_silent_one_is_given_up
 }
 
 #[test]
-fn garbage_is_told_from_silence() {
+fn garbage_and_silence_are_different_errors() {
     for bytes in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"\0\0\0\x04null", b"\0\0\0\0"] {
         let (_dir, path) = daemon(Some(bytes.to_vec()));
         assert!(matches!(call(&path), Err(ApiError::Garbage(_))), "{bytes:?}");

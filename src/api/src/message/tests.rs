@@ -1,11 +1,11 @@
-//! What crosses the socket.
+//! The messages on the socket.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 use super::*;
 
 #[test]
-fn a_far_version_is_told_from_garbage() {
+fn a_far_version_and_garbage_are_different_errors() {
     let far = parse_envelope(br#"{"version":9,"call":{"teleport":{}}}"#);
     assert!(matches!(far, Err(FrameError::Version(9))), "{far:?}");
     for garbage in [&b"GET / HTTP/1.1"[..], br#"{"version":1,"call":"teleport"}"#] {

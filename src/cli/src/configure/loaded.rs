@@ -7,11 +7,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use mpsgate_config::paths;
 use mpsgate_configure::{Report, Way};
-use mpsgate_host::process::{ProcessId, age};
+use mpsgate_host::process::{ProcessId, changed_since};
 use serde::{Deserialize, Serialize};
 
 use super::files::replace_bytes;
@@ -58,7 +57,7 @@ fn kept(engine: Engine) -> PathBuf {
 /// does not run will load them, and one without a daemon has loaded them.
 pub(super) fn stale(engine: Engine, process: Option<ProcessId>, report: &Report) -> Option<Stale> {
     let process = process?;
-    let path = changed_since(process, &report.files)?;
+    let path = changed_since(&process, report.files.iter().map(PathBuf::as_path))?.to_owned();
     let kept = fs::read(kept(engine)).ok();
     let known = kept.and_then(|bytes| serde_json::from_slice::<Loaded>(&bytes).ok());
     (known != Some(Loaded::of(process, report))).then_some(Stale { pid: process.pid, path })
@@ -72,15 +71,4 @@ pub(super) fn keep(engine: Engine, process: ProcessId, report: &Report) -> Resul
         return Ok(());
     }
     replace_bytes(&kept(engine), &bytes, 0o600)
-}
-
-/// A file that was changed while the process ran. Ages, not times of day: the time of boot in
-/// `/proc/stat` is off where the clock was set since. Both are known to a hundredth of a second: a
-/// process that was started in the same one may count as older, which asks for a restart too many.
-fn changed_since(process: ProcessId, files: &[PathBuf]) -> Option<PathBuf> {
-    let age = age(&process)?;
-    let unchanged = |path: &PathBuf| -> Option<Duration> {
-        SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
-    };
-    files.iter().find(|path| unchanged(path).is_some_and(|for_| age > for_)).cloned()
 }

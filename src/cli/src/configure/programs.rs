@@ -1,15 +1,15 @@
 //! Engines' programs: their versions, and what they make of settings.
 
-use std::fs;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use mpsgate_config::paths;
 use mpsgate_configure::{Change, Version, containerd, crio, docker};
 use mpsgate_host::engine;
+use mpsgate_host::program::{Failure, run as run_within};
 
 use crate::args::Engine;
 use crate::error::SetUpError;
@@ -17,7 +17,7 @@ use crate::error::SetUpError;
 /// An engine reads its settings within milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest settings that were seen have 40 KiB.
-const LIMIT_MIB: u64 = 16;
+const LIMIT_MIB: usize = 16;
 
 /// A program that can be asked.
 #[derive(Debug, Clone)]
@@ -161,43 +161,22 @@ fn attempt(command: Command, arguments: &[&str]) -> io::Result<Said> {
 }
 
 fn attempt_within(limit: Duration, mut command: Command, arguments: &[&str]) -> io::Result<Said> {
-    // Files, not pipes: nobody has to read while it writes.
-    let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let mut child = command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(out.try_clone()?)
-        .stderr(err.try_clone()?)
-        .spawn()?;
-    let deadline = Instant::now() + limit;
-    let over =
-        |file: &fs::File| -> io::Result<bool> { Ok(file.metadata()?.len() > LIMIT_MIB << 20) };
-    let status = loop {
-        let ended = child.try_wait()?;
-        let stopped = if over(&out)? || over(&err)? {
-            let why = format!("it printed more than {LIMIT_MIB} MiB");
-            io::Error::new(io::ErrorKind::FileTooLarge, why)
-        } else if let Some(status) = ended {
-            break status;
-        } else if Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-            continue;
-        } else {
-            let why = format!("it did not end within {} s", limit.as_secs());
-            io::Error::new(io::ErrorKind::TimedOut, why)
-        };
-        // Fails only for one that has ended.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(stopped);
-    };
-    let text = |file: &mut fs::File| -> io::Result<String> {
-        let mut bytes = Vec::new();
-        file.rewind()?;
-        file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    Ok(Said { good: status.success(), stdout: text(&mut out)?, stderr: text(&mut err)? })
+    let most = LIMIT_MIB << 20;
+    let ended =
+        run_within(command.args(arguments), &[], limit, most).map_err(|failure| match failure {
+            Failure::Io(error) => error,
+            Failure::TimedOut => {
+                let why = format!("it did not end within {} s", limit.as_secs());
+                io::Error::new(io::ErrorKind::TimedOut, why)
+            }
+            Failure::TooLong => {
+                let why = format!("it printed more than {LIMIT_MIB} MiB");
+                io::Error::new(io::ErrorKind::FileTooLarge, why)
+            }
+        })?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&ended.stdout), text(&ended.stderr));
+    Ok(Said { good: ended.status.success(), stdout, stderr })
 }
 
 #[cfg(test)]

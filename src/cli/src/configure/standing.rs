@@ -80,11 +80,9 @@ fn standing(
         name: NAME.to_owned(),
         shim: paths::RUNTIME.to_owned(),
         runtime: runtime.to_string_lossy().into_owned(),
-        keep_default: false,
-        all_handlers: false,
         // Decides how drop-ins are read.
         engine: version.as_deref().and_then(Version::find),
-        before: None,
+        ..Options::default()
     };
     let flags = running.map(engines::flags).unwrap_or_default();
     let path = running.map_or_else(|| engine.usual_path().into(), engines::settings);

@@ -1,16 +1,34 @@
-//! The checks: facts in, findings out. Pure, so that a test can show each of them a broken node.
+//! The checks: each gathers what it alone looks at, and judges that. What several rest on is
+//! [`Node`]'s. To judge is pure, so that a test can show each check a broken node.
+//!
+//! A file has the checks of one subject, with their texts and their tests.
 //!
 //! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should
 //! know. `skip`: cannot be evaluated here, mostly because of another finding.
 
-mod host;
-mod mps;
-mod node;
-mod own;
+mod callers;
+mod control_daemons;
+mod each_card;
+mod installed_programs;
+mod mpsgated;
+mod node_kernel;
+mod nvidia_driver;
+mod own_settings;
+mod state_files;
+
+use std::borrow::Borrow;
 
 use serde::Serialize;
 
-use super::facts::{Facts, Trouble};
+pub(super) use self::each_card::LEASES;
+pub(super) use self::nvidia_driver::MODULE_FILE;
+pub(super) use self::state_files::LEDGER_FILE;
+
+use super::node::Node;
+use super::trouble::Trouble;
+
+const LOGS: &str = "journalctl -u mpsgated -n 50";
+const RESTART: &str = "systemctl restart mpsgated";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,56 +64,58 @@ pub(super) struct Finding {
     pub(super) hint: Option<String>,
 }
 
-type Check = fn(&Facts) -> Vec<Finding>;
+/// Something of each thing that is looked at; or what ends the check.
+type Found = Result<Vec<Finding>, Finding>;
+type Check = fn(&Node) -> Found;
 
 /// Every check, in the order of the report: what the others rest on comes first.
 pub(super) const CHECKS: &[(&str, Check)] = &[
-    ("root", own::root),
-    ("config", own::config),
-    ("kernel", node::kernel),
-    ("pidfd", node::pidfd),
-    ("cgroup", node::cgroup),
-    ("clock", host::clock),
-    ("security-module", host::security),
-    ("driver", host::driver),
-    ("nvml", node::nvml),
-    ("card", node::cards),
-    ("memory-limits", node::memory_limits),
-    ("device-nodes", node::device_nodes),
-    ("runtime", own::runtime),
-    ("programs", own::programs),
-    ("engine", host::engines),
-    ("kubelet", host::kubelet),
-    ("daemon", own::daemon),
-    ("metrics", own::metrics),
-    ("socket-paths", own::socket_paths),
-    ("ledger", own::ledger),
-    ("enabled", own::enabled),
-    ("tokens", own::tokens),
-    ("device-plugin", own::device_plugin),
-    ("claims", own::claims),
-    ("slurm", own::slurm),
-    ("api-server", own::api_server),
-    ("snapshot", own::snapshot),
-    ("runtime-link", own::runtime_link),
-    ("ipc", node::ipc),
-    ("open-files", node::open_files),
-    ("mps-control", mps::control),
-    ("mps-state", mps::state),
-    ("mps-gate", mps::gate),
-    ("qualified", mps::qualified),
-    ("compute-mode", mps::compute_mode),
-    ("lease", mps::lease),
-    ("default-mps", mps::default_daemon),
+    ("root", own_settings::root),
+    ("config", own_settings::config),
+    ("kernel", node_kernel::kernel),
+    ("pidfd", node_kernel::pidfd),
+    ("cgroup", node_kernel::cgroup),
+    ("clock", state_files::clock),
+    ("security-module", node_kernel::security),
+    ("driver", nvidia_driver::module),
+    ("nvml", nvidia_driver::nvml),
+    ("card", each_card::card),
+    ("memory-limits", nvidia_driver::memory_limits),
+    ("device-nodes", nvidia_driver::device_nodes),
+    ("runtime", installed_programs::runtime),
+    ("programs", installed_programs::own),
+    ("engine", callers::engine),
+    ("kubelet", callers::kubelet),
+    ("daemon", mpsgated::daemon),
+    ("metrics", mpsgated::metrics),
+    ("socket-paths", state_files::socket_paths),
+    ("ledger", state_files::ledger),
+    ("enabled", own_settings::enabled),
+    ("tokens", state_files::tokens),
+    ("device-plugin", mpsgated::device_plugin),
+    ("claims", mpsgated::claims),
+    ("slurm", mpsgated::slurm),
+    ("api-server", mpsgated::api_server),
+    ("snapshot", state_files::snapshot),
+    ("runtime-link", installed_programs::runtime_link),
+    ("ipc", node_kernel::ipc),
+    ("open-files", node_kernel::open_files),
+    ("mps-control", control_daemons::control),
+    ("mps-state", control_daemons::state),
+    ("mps-gate", control_daemons::gate),
+    ("qualified", each_card::qualified),
+    ("compute-mode", each_card::compute_mode),
+    ("lease", each_card::lease),
+    ("default-mps", control_daemons::default),
 ];
 
 /// Runs every check.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    CHECKS.iter().flat_map(|(name, check)| named(name, check(facts))).collect()
-}
-
-fn named(name: &'static str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
-    findings.into_iter().map(move |finding| Finding { name, ..finding })
+pub(super) fn all(node: &Node) -> Vec<Finding> {
+    let look = |&(name, check): &(&'static str, Check)| {
+        let found = check(node).unwrap_or_else(|finding| vec![finding]);
+        found.into_iter().map(move |finding| Finding { name, ..finding })
+    };
+    CHECKS.iter().flat_map(look).collect()
 }
 
 fn finding(result: Outcome, evidence: impl Into<String>, hint: Option<String>) -> Finding {
@@ -124,8 +144,16 @@ fn failed(trouble: &Trouble, otherwise: &str) -> Finding {
     fail(trouble.what.clone(), hint)
 }
 
+/// Without its fact a check is a failure.
+fn or<T>(fact: Result<T, impl Borrow<Trouble>>, otherwise: &str) -> Result<T, Finding> {
+    fact.map_err(|trouble| failed(trouble.borrow(), otherwise))
+}
+
 impl Finding {
     fn about(self, subject: impl ToString) -> Self {
         Self { subject: Some(subject.to_string()), ..self }
     }
 }
+
+#[cfg(test)]
+mod tests;

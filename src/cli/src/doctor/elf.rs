@@ -1,7 +1,5 @@
 //! Whether a program is linked statically, read from its ELF header.
 
-use super::facts::Linking;
-
 /// `p_type` of the program header that names a dynamic loader (System V ABI).
 const PT_INTERP: u32 = 3;
 /// `p_type` of a program header that leads to notes (System V ABI).
@@ -9,6 +7,17 @@ const PT_NOTE: u32 = 4;
 /// glibc's start files have this note, of owner GNU and type NT_GNU_ABI_TAG, and musl's have not
 /// (Linux Standard Base 5, "Note Section"): length of the owner's name and of the tag, type, name.
 const ABI_TAG: &[u8] = b"\x04\0\0\0\x10\0\0\0\x01\0\0\0GNU\0";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Linking {
+    /// With musl, as it is shipped.
+    Static,
+    /// With glibc, because Rust's musl target was not there when it was built.
+    StaticGlibc,
+    Dynamic,
+    /// A script, or for another kind of machine.
+    NotElf64,
+}
 
 struct Segment<'a> {
     kind: u32,

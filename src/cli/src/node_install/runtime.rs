@@ -67,11 +67,9 @@ fn programs((engine, path): (Engine, &Path)) -> Vec<String> {
         name: "mpsgate".to_owned(),
         shim: paths::RUNTIME.to_owned(),
         runtime: "runc".to_owned(),
-        keep_default: false,
-        all_handlers: false,
         // Every file counts: a handler that one of them names is one that may be used.
         engine: Some(Version(2, 1)),
-        before: None,
+        ..Options::default()
     };
     match engine {
         Engine::Containerd => {

@@ -9,16 +9,23 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::fmt;
+use std::io::{self, BufRead as _, Write as _};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use mpsgate_edge::ExitCode;
 use serde::{Deserialize, Serialize};
 
 use super::allocate_all;
 use super::cuda::Cuda;
+use crate::cuda_client::{self, Client, Silent};
 use crate::error::CudaError;
+
+/// What a client beside may take for all its steps; then its asker has given up, too.
+const BESIDE: Duration = Duration::from_secs(15);
+/// A signal ends the container with all that is in it.
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// What a step came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,8 +50,24 @@ pub(crate) struct Step {
     pub(crate) no_library: bool,
 }
 
+impl Step {
+    /// What its client has, unless it failed.
+    pub(crate) fn mib(&self) -> u64 {
+        if self.error.is_none() { self.allocated_mib } else { 0 }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            None => write!(f, "{} MiB", self.allocated_mib),
+            Some(why) => f.write_str(why),
+        }
+    }
+}
+
 pub(super) fn run(library: &OsStr) -> ExitCode {
-    let mut client = Client::new(library);
+    let mut client = Steps::new(library);
     let _ = say(&Step { step: "start".to_owned(), ..Step::default() });
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         if say(&client.step(&line)).is_err() {
@@ -62,28 +85,28 @@ fn say(step: &Step) -> io::Result<()> {
     stdout.flush()
 }
 
-struct Client<'a> {
+struct Steps<'a> {
     library: &'a OsStr,
     cuda: Option<Cuda>,
     allocated_mib: u64,
-    /// A second client, and what it has.
-    beside: Option<Beside>,
+    /// A second client, which ends with this one.
+    beside: Option<Client<'static>>,
 }
 
-impl<'a> Client<'a> {
+impl<'a> Steps<'a> {
     fn new(library: &'a OsStr) -> Self {
         Self { library, cuda: None, allocated_mib: 0, beside: None }
     }
 
     fn step(&mut self, line: &str) -> Step {
         if line == "beside" {
-            return match Beside::start(self.library) {
+            return match beside(self.library) {
                 Ok((beside, step)) => {
                     self.beside = Some(beside);
                     Step { step: line.to_owned(), beside_mib: step.allocated_mib, ..step }
                 }
-                Err(error) => {
-                    let error = Some(error.to_string());
+                Err(silent) => {
+                    let error = Some(silent.to_string());
                     Step { step: line.to_owned(), error, ..Step::default() }
                 }
             };
@@ -130,44 +153,13 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A client like this one, with the same environment. It ends with this value.
-struct Beside {
-    process: Child,
-}
-
-impl Beside {
-    /// Has it take all that it gets; what came of that.
-    fn start(library: &OsStr) -> io::Result<(Self, Step)> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["probe", "--steps", "--library"]).arg(library);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut beside = Self { process: command.spawn()? };
-        let (mut stdin, stdout) = (beside.process.stdin.take(), beside.process.stdout.take());
-        let mut said = BufReader::new(stdout.ok_or(ErrorKind::BrokenPipe)?).lines();
-        let mut step = Step::default();
-        for wanted in ["start", "attach", "context", "fill"] {
-            if let Some(stdin) = stdin.as_mut().filter(|_| wanted != "start") {
-                stdin.write_all(format!("{wanted}\n").as_bytes())?;
-            }
-            // A driver's library may print what it likes beside.
-            let answer = said.by_ref().map_while(Result::ok);
-            let mut answer = answer.filter_map(|line| serde_json::from_str::<Step>(&line).ok());
-            step = answer.next().ok_or(ErrorKind::UnexpectedEof)?;
-            if step.error.is_some() {
-                break;
-            }
-        }
-        // It ends at the end of what it is told.
-        beside.process.stdin = stdin;
-        Ok((beside, step))
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Has a client with the same environment take all that it gets; what came of that.
+fn beside(library: &OsStr) -> Result<(Client<'static>, Step), Silent> {
+    let own = std::env::current_exe().map_err(|error| Silent::NotStarted(error.to_string()))?;
+    let mut client =
+        Client::beside(cuda_client::steps(&own, library), &NEVER, Instant::now() + BESIDE)?;
+    let step = client.steps(&["attach", "context", "fill"])?;
+    Ok((client, step))
 }
 
 /// With what the loader said.
@@ -185,7 +177,7 @@ mod tests {
     #[test]
     fn without_cuda_each_step_says_so() {
         let library = OsStr::new("/nonexistent/libcuda.so.1");
-        let mut client = Client::new(library);
+        let mut client = Steps::new(library);
         let attach = client.step("attach");
         assert!(attach.no_library && attach.error.is_some(), "{attach:?}");
         assert_eq!(attach.code, None);

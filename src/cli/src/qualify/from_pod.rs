@@ -10,7 +10,6 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,11 +17,11 @@ use mpsgate_edge::{ExitCode, print};
 use mpsgate_model::Backoff;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::QualifyArgs;
+use crate::cuda_client::PATH;
 use crate::error::RunProbeError;
-use crate::{CliError, node_namespaces};
+use crate::{CliError, cuda_client, node_namespaces};
 
 /// What node-install has put there.
 const OWN: &str = "/usr/bin/mpsgate";
@@ -43,10 +42,7 @@ pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     };
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let every = Duration::from_secs(every.into());
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
-    }
+    let ended = cuda_client::signals()?;
     let mut backoff = Backoff::new(FIRST.min(every), every);
     loop {
         match command(&own, args).arg("--from-pod").spawn() {
@@ -72,7 +68,7 @@ fn command(program: &Path, args: &QualifyArgs) -> Command {
         None => command.arg("--due"),
     };
     command.arg("--library").arg(&args.how.library);
-    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.env_clear().env("PATH", PATH);
     command.stdin(Stdio::null());
     command
 }

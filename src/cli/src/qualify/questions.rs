@@ -2,10 +2,8 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::fmt;
+use std::io;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Asking, Call, CardStatus, GateStatus, Removal, Terminate};
@@ -14,8 +12,7 @@ use mpsgate_model::{
     Answer, ComputeMode, ContainerId, GrantKey, Guarantee, Instance, OneOf, Question, Verdict,
 };
 
-use super::client::{Client, Node, Silent};
-use crate::container::{Container, Runs};
+use crate::cuda_client::{self, Bundle, Client, Container, Runs, Runtime, Silent};
 use crate::probe::Step;
 use crate::{CliError, daemon};
 
@@ -49,6 +46,9 @@ const MAP_FAILED: i32 = 205;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`: "often … due to use of `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`"
 /// (cuda.h). No other says that it was the compute mode.
 const UNAVAILABLE: i32 = 46;
+/// Of a client: it attaches and makes a context, and takes what it gets.
+const CONTEXT: [&str; 2] = ["attach", "context"];
+const FILL: [&str; 3] = ["attach", "context", "fill"];
 const LIMIT_VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 /// Who asks a card.
@@ -59,26 +59,17 @@ pub(super) struct Asker<'a> {
     pub(super) socket: &'a Path,
     /// `mpsgate` itself.
     pub(super) own: &'a Path,
-    /// mpsgate-runtime.
-    pub(super) runtime: &'a Path,
+    pub(super) runtime: Runtime<'a>,
     /// libcuda.
     pub(super) library: &'a OsStr,
-    /// A signal has come.
-    pub(super) ended: &'a AtomicBool,
     /// When all is over.
     pub(super) until: Instant,
+    /// When the question that is put is.
+    pub(super) deadline: Instant,
     /// Containers so far: of their ids.
     pub(super) containers: Cell<u32>,
     /// What came of `attach`, which the others rest on.
-    pub(super) attached: Option<Attached>,
-}
-
-/// What came of a client's attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Attached {
-    Yes,
-    /// With what CUDA said, and its number of it.
-    No(String, Option<i32>),
+    pub(super) attached: Option<Step>,
 }
 
 /// What a question showed.
@@ -128,12 +119,11 @@ impl Seen {
 impl From<Silent> for Seen {
     fn from(silent: Silent) -> Self {
         match silent {
-            Silent::NotStarted(why) => Self::unanswered(format!("no container: {why}")),
-            Silent::Ended(why) | Silent::Killed(why) => {
-                Self::new(Verdict::No, format!("the client ended: {why}"))
+            Silent::NotStarted(_) | Silent::Unattached(_) => Self::unanswered(silent.to_string()),
+            Silent::Ended(_) | Silent::Killed(_) | Silent::Hung => {
+                Self::new(Verdict::No, silent.to_string())
             }
-            Silent::Hung => Self::new(Verdict::No, "no answer in time"),
-            Silent::Signal => Self::not_asked("it was broken off"),
+            Silent::Signal => Self::not_asked(silent.to_string()),
         }
     }
 }
@@ -162,7 +152,8 @@ impl<'a> Asker<'a> {
         if begun >= self.until {
             return Ok(Seen::not_asked("no time was left"));
         }
-        match self.put(question, (begun + limit_of(question)).min(self.until)) {
+        self.deadline = (begun + limit_of(question)).min(self.until);
+        match self.put(question) {
             // It has not had the time that the question may take.
             Err(Silent::Hung) if begun + limit_of(question) > self.until => {
                 Ok(Seen::unanswered("no time was left"))
@@ -171,56 +162,51 @@ impl<'a> Asker<'a> {
         }
     }
 
-    fn put(&mut self, question: Question, deadline: Instant) -> Result<Seen, Silent> {
+    fn put(&mut self, question: Question) -> Result<Seen, Silent> {
         match question {
-            Question::Attach => self.attach(deadline),
-            Question::Commands => self.commands(deadline),
-            Question::OwnShm => self.own_shm(deadline),
-            _ if self.attached != Some(Attached::Yes) => {
+            Question::Attach => self.attach(),
+            Question::Commands => self.commands(),
+            Question::OwnShm => self.own_shm(),
+            _ if self.attached.as_ref().is_none_or(|step| step.error.is_some()) => {
                 Ok(Seen::not_asked("no CUDA client attaches: see attach"))
             }
-            Question::Limit => self.limit(deadline),
-            Question::Bypass => self.bypass(deadline),
-            Question::Processes => self.processes(deadline),
-            Question::Detour => self.detour(deadline),
-            Question::Users => self.users(deadline),
-            Question::Terminate => self.terminate(deadline),
-            Question::Cgroup => self.cgroup(deadline),
-            Question::Throughput => self.throughput(deadline),
+            Question::Limit => self.limit(),
+            Question::Bypass => self.bypass(),
+            Question::Processes => self.processes(),
+            Question::Detour => self.detour(),
+            Question::Users => self.users(),
+            Question::Terminate => self.terminate(),
+            Question::Cgroup => self.cgroup(),
+            Question::Throughput => self.throughput(),
         }
     }
 
-    fn attach(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+    fn attach(&mut self) -> Result<Seen, Silent> {
         let before = self.gate().map_or(0, |gate| gate.handed_over);
-        let mut client = self.client(GRANTED, &[], deadline)?;
-        let (context, attached) = context(&mut client)?;
-        drop(client);
-        let verdict = match &attached {
-            Attached::No(..) if context.no_library => {
-                Seen::not_asked(format!("no libcuda: {}", said(&context)))
-            }
-            Attached::Yes if context.mps_client == Some(false) => {
+        let step = self.client(GRANTED, &[])?.steps(&CONTEXT)?;
+        let verdict = match &step.error {
+            Some(why) if step.no_library => Seen::not_asked(format!("no libcuda: {why}")),
+            None if step.mps_client == Some(false) => {
                 Seen::new(Verdict::No, "a context past MPS: CUDA says that it is no MPS client")
             }
-            Attached::Yes => Seen::new(Verdict::Yes, "a context, of an MPS client"),
+            None => Seen::new(Verdict::Yes, "a context, of an MPS client"),
             // Without a GPU its server can only turn it away.
-            Attached::No(why, _)
-                if self.asking.subject.simulated
-                    && self.tells(deadline, |now| now.handed_over > before) =>
+            Some(why)
+                if self.asking.subject.simulated && self.tells(|now| now.handed_over > before) =>
             {
                 Seen::not_asked(format!(
                     "no GPU: its client reached the MPS server through its door, and CUDA said: {why}"
                 ))
             }
-            Attached::No(why, _) => Seen::new(Verdict::No, why.as_str()),
+            Some(why) => Seen::new(Verdict::No, why.as_str()),
         };
-        self.attached = Some(attached);
+        self.attached = Some(step);
         Ok(verdict)
     }
 
     /// Whether the card's gate tells so, as it does some moments later.
-    fn tells(&self, deadline: Instant, so: impl Fn(&GateStatus) -> bool) -> bool {
-        let deadline = deadline.min(Instant::now() + KNOWN);
+    fn tells(&self, so: impl Fn(&GateStatus) -> bool) -> bool {
+        let deadline = self.deadline.min(Instant::now() + KNOWN);
         while Instant::now() < deadline {
             if self.gate().as_ref().is_some_and(&so) {
                 return true;
@@ -230,7 +216,7 @@ impl<'a> Asker<'a> {
         false
     }
 
-    fn commands(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+    fn commands(&mut self) -> Result<Seen, Silent> {
         // One that has told nothing yet has ended nobody.
         let before = self.gate().unwrap_or_default();
         let control = self.asking.control.clone();
@@ -240,7 +226,7 @@ impl<'a> Asker<'a> {
             control.display()
         );
         let runs = Runs::Shell { words: &words, file: &control };
-        let client = self.container(GRANTED, runs, deadline)?;
+        let client = self.container(GRANTED, runs)?;
         let said = client.all()?;
         let said = said.trim().replace('\n', " | ");
         let ended = |gate: &GateStatus| gate.ended.get("word").copied().unwrap_or_default();
@@ -254,7 +240,7 @@ impl<'a> Asker<'a> {
                 Seen::not_asked("the control program does not run in a container")
             }
             // Else it may not have come so far.
-            None if self.tells(deadline, |now| ended(now) > ended(&before)) => {
+            None if self.tells(|now| ended(now) > ended(&before)) => {
                 Seen::new(Verdict::Yes, "no answer, and the gate ended the client for its word")
             }
             None => Seen::unanswered("no answer, and the gate tells of no client that said it"),
@@ -262,43 +248,51 @@ impl<'a> Asker<'a> {
         .with(said))
     }
 
-    fn own_shm(&mut self, deadline: Instant) -> Result<Seen, Silent> {
-        let mut client = self.container(GRANTED, Runs::OwnShm { args: &["--steps"] }, deadline)?;
-        let (context, attached) = context(&mut client)?;
-        Ok(match (&attached, &self.attached) {
-            (Attached::Yes, _) => Seen::new(Verdict::Yes, "a context"),
-            _ if context.no_library => Seen::not_asked(format!("no libcuda: {}", said(&context))),
+    fn own_shm(&mut self) -> Result<Seen, Silent> {
+        let step = self.container(GRANTED, Runs::OwnShm { args: &["--steps"] })?.steps(&CONTEXT)?;
+        let with = self.attached.as_ref();
+        Ok(match &step.error {
+            None => Seen::new(Verdict::Yes, "a context"),
+            Some(why) if step.no_library => Seen::not_asked(format!("no libcuda: {why}")),
             // Whatever it is, the container's own /dev/shm has nothing to do with it.
-            (Attached::No(why, code), Some(Attached::No(_, other))) if code == other => {
+            Some(why)
+                if with.is_some_and(|with| with.error.is_some() && with.code == step.code) =>
+            {
                 Seen::not_asked(format!("as far as with the server's own: {why}"))
             }
-            (Attached::No(why, Some(MAP_FAILED)), _)
-            | (Attached::No(why, _), Some(Attached::Yes)) => Seen::new(Verdict::No, why.as_str()),
-            (Attached::No(why, _), _) => Seen::unanswered(why.as_str()),
+            Some(why)
+                if step.code == Some(MAP_FAILED)
+                    || with.is_some_and(|with| with.error.is_none()) =>
+            {
+                Seen::new(Verdict::No, why.as_str())
+            }
+            Some(why) => Seen::unanswered(why.as_str()),
         })
     }
 
-    fn limit(&mut self, deadline: Instant) -> Result<Seen, Silent> {
-        let mut client = self.client(GRANTED, &[], deadline)?;
-        let got = fill(&mut client, &["attach", "context", "fill"])?;
-        Ok(match got {
-            Got::Mib(mib) => Seen::memory(mib, "as its container's grant has it"),
-            Got::No(why) => Seen::new(Verdict::No, why),
+    fn limit(&mut self) -> Result<Seen, Silent> {
+        let got = self.client(GRANTED, &[])?.steps(&FILL)?;
+        Ok(match got.error {
+            None => Seen::memory(got.allocated_mib, "as its container's grant has it"),
+            Some(why) => Seen::new(Verdict::No, why),
         })
     }
 
     /// The worst of all that a client can do with its environment, beside a neighbour that has
     /// more. One that has lost its variable asks the server and keeps to what that says; one whose
     /// variable cannot be read keeps to nothing, and only a server could hold it.
-    fn bypass(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+    fn bypass(&mut self) -> Result<Seen, Silent> {
         let raised = format!("{LIMIT_VARIABLE}=0=1024G");
         let invisible = format!("{LIMIT_VARIABLE}=0=1024G,9=1024G");
         let unreadable = format!("{LIMIT_VARIABLE}=none");
         let mut worst = 0;
         let mut evidence = Vec::new();
-        let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
-        let (_, attached) = context(&mut neighbour)?;
-        if let Attached::No(why, _) = attached {
+        let mut note = |client: &str, got: &Step| {
+            worst = worst.max(got.mib());
+            evidence.push(format!("{client}: {got}"));
+        };
+        let mut neighbour = self.client(NEIGHBOURS, &[])?;
+        if let Some(why) = neighbour.steps(&CONTEXT)?.error {
             return Ok(Seen::unanswered(format!("a neighbour did not attach: {why}")));
         }
         for (name, by) in [
@@ -307,27 +301,20 @@ impl<'a> Asker<'a> {
             ("naming a GPU that is not there", &["env", &invisible]),
             ("unreadable", &["env", &unreadable]),
         ] {
-            let mut client = self.client(GRANTED, by, deadline)?;
-            let got = fill(&mut client, &["attach", "context", "fill"])?;
-            worst = worst.max(got.mib());
-            evidence.push(format!("{name}: {got}"));
+            note(name, &self.client(GRANTED, by)?.steps(&FILL)?);
         }
         drop(neighbour);
         // It attaches first, then a larger neighbour does, and only then it makes its contexts.
-        let mut client = self.client(GRANTED, &["env", "-u", LIMIT_VARIABLE], deadline)?;
-        let first = client.step("attach")?;
-        let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
-        context(&mut neighbour)?;
-        let got = match first.error {
-            Some(why) => Got::No(why),
-            None => fill(&mut client, &["context", "fill"])?,
-        };
-        worst = worst.max(got.mib());
-        evidence.push(format!("attached before a larger one: {got}"));
-        if matches!(got, Got::Mib(_)) {
-            let got = fill(&mut client, &["second", "fill"])?;
-            worst = worst.max(got.mib());
-            evidence.push(format!("with a second context: {got}"));
+        let mut client = self.client(GRANTED, &["env", "-u", LIMIT_VARIABLE])?;
+        let mut got = client.step("attach")?;
+        let mut neighbour = self.client(NEIGHBOURS, &[])?;
+        neighbour.steps(&CONTEXT)?;
+        if got.error.is_none() {
+            got = client.steps(&["context", "fill"])?;
+        }
+        note("attached before a larger one", &got);
+        if got.error.is_none() {
+            note("with a second context", &client.steps(&["second", "fill"])?);
         }
         let evidence = evidence.join("; ");
         Ok(match worst {
@@ -336,13 +323,12 @@ impl<'a> Asker<'a> {
         })
     }
 
-    fn processes(&mut self, deadline: Instant) -> Result<Seen, Silent> {
-        let mut client = self.client(GRANTED, &[], deadline)?;
-        let (_, attached) = context(&mut client)?;
-        if let Attached::No(why, _) = attached {
+    fn processes(&mut self) -> Result<Seen, Silent> {
+        let mut client = self.client(GRANTED, &[])?;
+        if let Some(why) = client.steps(&CONTEXT)?.error {
             return Ok(Seen::new(Verdict::No, why));
         }
-        let Some(idle) = self.used(client.id(), 1, deadline) else {
+        let Some(idle) = self.used(client.id(), 1) else {
             return Ok(Seen::new(Verdict::No, "nothing of an idle client").with(self.unwatched()));
         };
         let taken = client.step(&format!("take {TAKEN}"))?;
@@ -351,7 +337,7 @@ impl<'a> Asker<'a> {
         }
         // In two figures a client's own memory may have changed a little.
         let least = idle + TAKEN - TAKEN / 8;
-        Ok(match self.used(client.id(), least, deadline) {
+        Ok(match self.used(client.id(), least) {
             Some(then) => Seen {
                 mib: Some(idle),
                 ..Seen::new(Verdict::Yes, format!("{idle} MiB idle, {then} with {TAKEN} taken"))
@@ -363,7 +349,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    fn detour(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+    fn detour(&mut self) -> Result<Seen, Silent> {
         if self.asking.subject.simulated {
             return Ok(Seen::not_asked("no GPU: the card is simulated"));
         }
@@ -373,46 +359,37 @@ impl<'a> Asker<'a> {
             let mode = mode.as_ref().map_or("", OneOf::as_str);
             return Ok(Seen::not_asked(format!("its compute mode is {mode}, not {exclusive}")));
         }
-        let mut client = self.client(GRANTED, &[], deadline)?;
-        let (_, attached) = context(&mut client)?;
-        if let Attached::No(why, _) = attached {
-            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
-        }
-        let mut command = Command::new(self.own);
-        command.args(["probe", "--steps", "--library"]).arg(self.library).env_clear();
-        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+        let _client = self.attached(GRANTED)?;
+        let mut command = cuda_client::steps(self.own, self.library);
+        command.env_clear().env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
         command.env("CUDA_VISIBLE_DEVICES", self.asking.subject.card.as_str());
-        let mut beside = Client::beside(self.node(), command, deadline)?;
-        let (step, past) = context(&mut beside)?;
-        Ok(match past {
-            Attached::Yes => Seen::new(Verdict::No, "it got the card"),
-            Attached::No(why, Some(UNAVAILABLE)) => Seen::new(Verdict::Yes, why),
-            Attached::No(why, _) if step.no_library => Seen::not_asked(why),
-            Attached::No(why, _) => {
+        let mut beside = Client::beside(command, self.runtime.ended, self.deadline)?;
+        let past = beside.steps(&CONTEXT)?;
+        Ok(match past.error {
+            None => Seen::new(Verdict::No, "it got the card"),
+            Some(why) if past.code == Some(UNAVAILABLE) => Seen::new(Verdict::Yes, why),
+            Some(why) if past.no_library => Seen::not_asked(why),
+            Some(why) => {
                 Seen::unanswered(format!("it failed for another reason than a busy card: {why}"))
             }
         })
     }
 
-    fn users(&self, deadline: Instant) -> Result<Seen, Silent> {
-        let mut own = self.client(GRANTED, &[], deadline)?;
-        let (_, attached) = context(&mut own)?;
-        if let Attached::No(why, _) = attached {
-            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
-        }
+    fn users(&self) -> Result<Seen, Silent> {
+        let mut own = self.attached(GRANTED)?;
         let runs = Runs::Probe { by: &[], args: &["--steps"] };
-        let mut other = self.of_uid(OTHER_UID, NEIGHBOURS, runs, deadline)?;
-        let (_, attached) = match context(&mut other) {
+        let mut other = self.of_uid(OTHER_UID, NEIGHBOURS, runs)?;
+        let attached = match other.steps(&CONTEXT) {
             // It was refused: a control daemon that serves one uid has not been tried.
             Err(Silent::Ended(why)) if why.contains("E_UID") => {
                 return Ok(Seen::not_asked("this control daemon serves one uid at a time"));
             }
             other => other?,
         };
-        if let Attached::No(why, _) = attached {
+        if let Some(why) = attached.error {
             return Ok(Seen::new(Verdict::No, format!("uid {OTHER_UID} beside uid 0: {why}")));
         }
-        let (first, second) = (fill(&mut own, &["fill"])?, fill(&mut other, &["fill"])?);
+        let (first, second) = (own.step("fill")?, other.step("fill")?);
         let held = [(&first, GRANTED), (&second, NEIGHBOURS)]
             .iter()
             .all(|(got, granted)| (1..=*granted).contains(&got.mib()));
@@ -421,14 +398,8 @@ impl<'a> Asker<'a> {
         Ok(Seen::new(verdict, seen))
     }
 
-    fn terminate(&self, deadline: Instant) -> Result<Seen, Silent> {
-        let (mut one, mut other) =
-            (self.client(GRANTED, &[], deadline)?, self.client(GRANTED, &[], deadline)?);
-        for client in [&mut one, &mut other] {
-            if let (_, Attached::No(why, _)) = context(client)? {
-                return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
-            }
-        }
+    fn terminate(&self) -> Result<Seen, Silent> {
+        let (mut one, mut other) = (self.attached(GRANTED)?, self.attached(GRANTED)?);
         if let Err(why) = self.terminate_clients_of(one.id()) {
             return Ok(Seen::new(Verdict::No, why));
         }
@@ -442,13 +413,9 @@ impl<'a> Asker<'a> {
 
     /// Two clients of one container: MPS holds each of them to the grant, and only the driver's
     /// limit on the cgroup holds both.
-    fn cgroup(&self, deadline: Instant) -> Result<Seen, Silent> {
+    fn cgroup(&self) -> Result<Seen, Silent> {
         let granted = granted(Question::Cgroup);
-        let mut client = self.client(granted, &[], deadline)?;
-        let (_, attached) = context(&mut client)?;
-        if let Attached::No(why, _) = attached {
-            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
-        }
+        let mut client = self.attached(granted)?;
         let status = daemon::status(self.socket).map(|status| status.grants).unwrap_or_default();
         let level = status.into_iter().find(|grant| grant.container_id == client.id());
         if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup) {
@@ -460,10 +427,11 @@ impl<'a> Asker<'a> {
             return Ok(Seen::unanswered(format!("no second client: {why}")));
         }
         let second = beside.beside_mib;
-        let first = match fill(&mut client, &["fill"])? {
-            Got::Mib(mib) => mib,
-            Got::No(why) => return Ok(Seen::unanswered(format!("the first one failed: {why}"))),
-        };
+        let filled = client.step("fill")?;
+        if let Some(why) = filled.error {
+            return Ok(Seen::unanswered(format!("the first one failed: {why}")));
+        }
+        let first = filled.allocated_mib;
         let seen = format!("{granted} MiB: one client got {first}, another beside it {second}");
         Ok(match first + second {
             // Two contexts are missing, 1028 MiB on an H200.
@@ -478,14 +446,8 @@ impl<'a> Asker<'a> {
     /// A kernel that needs a small part of a card: two clients launch nearly twice as many in the
     /// same time (1.99 times on an H200 with driver 580, measured), or no more where they take
     /// turns (0.9).
-    fn throughput(&self, deadline: Instant) -> Result<Seen, Silent> {
-        let mut clients =
-            [self.client(GRANTED, &[], deadline)?, self.client(GRANTED, &[], deadline)?];
-        for client in &mut clients {
-            if let (_, Attached::No(why, _)) = context(client)? {
-                return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
-            }
-        }
+    fn throughput(&self) -> Result<Seen, Silent> {
+        let mut clients = [self.attached(GRANTED)?, self.attached(GRANTED)?];
         let work = format!("work {}", WORK.as_millis());
         let [one, _] = &mut clients;
         let alone = one.step(&work)?;
@@ -525,8 +487,8 @@ impl<'a> Asker<'a> {
     }
 
     /// What mpsgated sees of a container's memory, once it is at least so much and stays.
-    fn used(&self, id: &str, least: u64, deadline: Instant) -> Option<u64> {
-        let deadline = deadline.min(Instant::now() + KNOWN);
+    fn used(&self, id: &str, least: u64) -> Option<u64> {
+        let deadline = self.deadline.min(Instant::now() + KNOWN);
         let (mut last, mut since) = (None, Instant::now());
         while Instant::now() < deadline {
             let status = daemon::status(self.socket).ok()?;
@@ -556,26 +518,25 @@ impl<'a> Asker<'a> {
         cards.find(|card| card.uuid == self.asking.subject.card.as_str())
     }
 
-    fn node(&self) -> Node<'a> {
-        Node { runtime: self.runtime, ended: self.ended }
+    /// A client with a context, where that is not what is asked.
+    fn attached(&self, mib: u64) -> Result<Client<'a>, Silent> {
+        let mut client = self.client(mib, &[])?;
+        match client.steps(&CONTEXT)?.error {
+            None => Ok(client),
+            Some(why) => Err(Silent::Unattached(why)),
+        }
     }
 
     /// A client in a container with so much of the card, started by a command of the node.
-    fn client(&self, mib: u64, by: &[&str], deadline: Instant) -> Result<Client<'a>, Silent> {
-        self.container(mib, Runs::Probe { by, args: &["--steps"] }, deadline)
+    fn client(&self, mib: u64, by: &[&str]) -> Result<Client<'a>, Silent> {
+        self.container(mib, Runs::Probe { by, args: &["--steps"] })
     }
 
-    fn container(&self, mib: u64, runs: Runs<'_>, deadline: Instant) -> Result<Client<'a>, Silent> {
-        self.of_uid(0, mib, runs, deadline)
+    fn container(&self, mib: u64, runs: Runs<'_>) -> Result<Client<'a>, Silent> {
+        self.of_uid(0, mib, runs)
     }
 
-    fn of_uid(
-        &self,
-        uid: u32,
-        mib: u64,
-        runs: Runs<'_>,
-        deadline: Instant,
-    ) -> Result<Client<'a>, Silent> {
+    fn of_uid(&self, uid: u32, mib: u64, runs: Runs<'_>) -> Result<Client<'a>, Silent> {
         let number = self.containers.get();
         self.containers.set(number + 1);
         let container = Container {
@@ -587,7 +548,11 @@ impl<'a> Asker<'a> {
             runs,
         };
         let id = format!("{}-{number}", self.asking.id);
-        Client::start(self.node(), id, &container, deadline)
+        let failed =
+            |what: &str, error: io::Error| Silent::NotStarted(format!("{what} failed: {error}"));
+        let bundle = Bundle::write(&container).map_err(|e| failed("a bundle in /run", e))?;
+        let what = self.runtime.program.display().to_string();
+        self.runtime.start(id, bundle, Some(self.deadline)).map_err(|e| failed(&what, e))
     }
 }
 
@@ -632,56 +597,6 @@ fn limit_of(question: Question) -> Duration {
         Question::Bypass => 30,
         _ => 15,
     })
-}
-
-/// Attaches and makes a context.
-fn context(client: &mut Client<'_>) -> Result<(Step, Attached), Silent> {
-    let mut step = client.step("attach")?;
-    if step.error.is_none() {
-        step = client.step("context")?;
-    }
-    let attached = match &step.error {
-        None => Attached::Yes,
-        Some(why) => Attached::No(why.clone(), step.code),
-    };
-    Ok((step, attached))
-}
-
-/// What a client has after some steps, or what CUDA said no with.
-enum Got {
-    Mib(u64),
-    No(String),
-}
-
-impl Got {
-    fn mib(&self) -> u64 {
-        if let Self::Mib(mib) = self { *mib } else { 0 }
-    }
-}
-
-impl fmt::Display for Got {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mib(mib) => write!(f, "{mib} MiB"),
-            Self::No(why) => f.write_str(why),
-        }
-    }
-}
-
-fn fill(client: &mut Client<'_>, steps: &[&str]) -> Result<Got, Silent> {
-    let mut got = 0;
-    for step in steps {
-        let step = client.step(step)?;
-        if let Some(why) = step.error {
-            return Ok(Got::No(why));
-        }
-        got = step.allocated_mib;
-    }
-    Ok(Got::Mib(got))
-}
-
-fn said(step: &Step) -> String {
-    step.error.clone().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use mpsgate_testing::{ODD, assert_printable, golden, odd};
 use super::*;
 const NOW: u64 = 1_700_000_000_000;
 
-fn card(index: u32) -> CardStatus {
+pub(crate) fn card(index: u32) -> CardStatus {
     CardStatus {
         uuid: format!("GPU-00000000-0000-0000-0000-00000000000{index}"),
         index,
@@ -80,7 +80,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
     }
 }
 
-fn status(cards: Vec<CardStatus>) -> Status {
+pub(crate) fn status(cards: Vec<CardStatus>) -> Status {
     Status {
         version: "0.1.0".to_owned(),
         simulated: false,

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
-use mpsgate_api::CardMemory;
+use mpsgate_api::GrantUsage;
 use mpsgate_model::PodContainer;
 use mpsgate_testing::golden;
 
@@ -69,13 +69,11 @@ fn every_form_of_the_answer() {
     let mut text = String::new();
     for by in [UsageBy::Container, UsageBy::Pod, UsageBy::Namespace, UsageBy::User, UsageBy::Gpu] {
         for output in [UsageOutput::Table, UsageOutput::Csv, UsageOutput::Json] {
-            let answer = match by {
-                UsageBy::Gpu => by_card(&days, output),
-                by => by_grant(&days[..1], by, output),
-            };
+            let days = if by == UsageBy::Gpu { &days } else { &days[..1] };
             // One document shows their form.
             if output != UsageOutput::Json || matches!(by, UsageBy::Namespace | UsageBy::Gpu) {
-                let _ = write!(text, "# {by:?} {output:?}\n{}\n", answer.unwrap());
+                let _ =
+                    write!(text, "# {by:?} {output:?}\n{}\n", answer(days, by, output).unwrap());
             }
         }
     }

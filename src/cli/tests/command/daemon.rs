@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use mpsgate_api::{
-    Call, ClientProcess, Mps, MpsAction, Reply, ServerClients, Status, WireRefusal, WouldEnd,
+    Call, ClientProcess, Json, Mps, MpsAction, Reply, ServerClients, Status, WireRefusal, WouldEnd,
     decode_length, encode, parse_envelope,
 };
 use mpsgate_model::{Code, Refusal};
@@ -226,8 +226,7 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
         }],
         unknown: None,
     };
-    let daemon =
-        Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let daemon = Daemon::answering(&[Reply::WouldEnd { list: Json::of(&list) }]);
     let ended = mpsgate(&["mps", "stop", "0", "--socket", daemon.socket()]);
     ended.assert_code(1);
     assert_eq!(ended.stderr, "");
@@ -236,8 +235,7 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
         Call::Mps(Mps { gpu, action: MpsAction::Stop, confirmed: false }) => assert_eq!(gpu, "0"),
         other => panic!("{other:?}"),
     }
-    let daemon =
-        Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let daemon = Daemon::answering(&[Reply::WouldEnd { list: Json::of(&list) }]);
     let ended = mpsgate(&["mps", "stop", "0", "-o", "json", "--socket", daemon.socket()]);
     ended.assert_code(1);
     golden!("mps-stop.json", &ended.stdout);
@@ -260,7 +258,7 @@ fn preflight(change: impl FnOnce(&mut Status, &mut [WouldEnd; 2])) -> Daemon {
     status.cards.truncate(2);
     status.cards[1].mps = None;
     change(&mut status, &mut lists);
-    let lists = lists.map(|list| Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() });
+    let lists = lists.map(|list| Reply::WouldEnd { list: Json::of(&list) });
     let replies = std::iter::once(Reply::Status(Box::new(status))).chain(lists);
     Daemon::in_turn(replies.map(|reply| encode(&reply).unwrap()).collect())
 }

@@ -31,6 +31,7 @@ fn known() -> Known {
             ("n2".to_owned(), node(&[("pool", "b")], &[])),
         ]
         .into(),
+        ..Known::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Each fault is named with line, key, value and what is right; file, types and list agree.
+//! Each error names line, key, value and the allowed values; file, types and list agree.
 #![allow(clippy::unwrap_used, reason = "a failed test is to panic")]
 
 use proptest::prelude::*;
@@ -128,7 +128,7 @@ fn the_shipped_file_parses_and_changes_nothing() {
 fn the_shipped_file_shows_every_default() {
     let all = uncommented(SHIPPED);
     assert_eq!(parse(&all).unwrap(), Config::default());
-    // Were a line not uncommented, the default would hide it: count the keys that are there.
+    // If a line were not uncommented, the default would hide that, so the keys are counted.
     let table: toml::Table = toml::from_str(&all).unwrap();
     let there: usize = table.values().map(|keys| keys.as_table().unwrap().len()).sum();
     assert_eq!(there, KEYS.len());
@@ -209,10 +209,10 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
           `mps.start_timeout_s`?",
         ),
         ("\n[polcy]\n", "2: unknown key `polcy`; did you mean `policy`?"),
-        // In the wrong table, or in none.
+        // The wrong table, or no table.
         ("[gpus]\nipc = \"any\"", "2: unknown key `gpus.ipc`; did you mean `policy.ipc`?"),
         ("reserve_mib = 1", "1: unknown key `reserve_mib`; did you mean `gpus.reserve_mib`?"),
-        // Nothing is like it.
+        // No key resembles it.
         ("[log]\nfrobnicate = 1", "2: unknown key `log.frobnicate`"),
         (
             "[[policy.exempt]]\nnamespace = \"a\"\nimages = \"b\"",

@@ -1,4 +1,4 @@
-//! How the value of a key is read, and what is a right one.
+//! Reads the value of a key and checks it.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use crate::settings::{
     Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, SlurmConf, Tolerance,
 };
 
-/// Numbers in a list: each is a resource, and kubelet keeps all devices of each.
+/// The most numbers in a list: each is a resource, and kubelet keeps all devices of each.
 pub(super) const LIST_MOST: usize = 16;
 
 pub(super) fn name_or_path(value: &DeValue<'_>) -> Option<PathBuf> {
@@ -22,7 +22,7 @@ pub(super) fn absolute_path(value: &DeValue<'_>) -> Option<PathBuf> {
     value.as_str().filter(|text| is_absolute_path(text)).map(PathBuf::from)
 }
 
-/// `policy.tolerance_mib`: more would be no limit.
+/// The most of `policy.tolerance_mib`: a larger one would be no limit.
 pub(super) const TOLERANCE_MOST: u32 = 65_536;
 
 pub(super) fn tolerance(value: &DeValue<'_>) -> Option<Tolerance> {
@@ -38,7 +38,7 @@ pub(super) fn tolerance(value: &DeValue<'_>) -> Option<Tolerance> {
 pub(super) fn slices_uid(value: &DeValue<'_>) -> Option<SlicesUid> {
     match value.as_str() {
         Some(text) => (text == "any").then_some(SlicesUid::Any),
-        // The last one is no user's: chown(2) takes it for "as it is".
+        // The last uid belongs to no user: chown(2) takes it for "as it is".
         None => {
             u32::try_from(number(value)?).ok().filter(|uid| *uid != u32::MAX).map(SlicesUid::Only)
         }
@@ -61,7 +61,7 @@ pub(super) fn node_name(value: &DeValue<'_>) -> Option<NodeName> {
 }
 
 pub(super) fn run_group(value: &DeValue<'_>) -> Option<RunGroup> {
-    // What groupadd(8) takes at its strictest, and names of a domain.
+    // What groupadd(8) accepts at its strictest, and names of a domain.
     let is_name = |text: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@\\".contains(&byte);
         (1..=256).contains(&text.len()) && text.bytes().all(plain)
@@ -83,7 +83,8 @@ pub(super) fn directories(value: &DeValue<'_>) -> Option<Vec<PathBuf>> {
     value.as_array()?.iter().map(|path| absolute_path(path.get_ref())).collect()
 }
 
-/// No host names: whom they mean is decided elsewhere, and may change. An empty text is `"off"`.
+/// Host names are not accepted: their addresses are decided elsewhere, and may change. An empty
+/// text is `"off"`.
 pub(super) fn listen(value: &DeValue<'_>) -> Option<Listen> {
     match value.as_str()? {
         "off" => Some(Listen::Off),
@@ -101,7 +102,7 @@ pub(super) fn cards(value: &DeValue<'_>) -> Option<Manage> {
     cards.iter().map(uuid).collect::<Option<Vec<_>>>().map(Manage::Uuids)
 }
 
-/// Whether a runtime or library may be named so: a bare name is searched in fixed places, and a
+/// Whether a runtime or library may have this name: a bare name is searched in fixed places, and a
 /// relative path would depend on the caller's working directory.
 pub(crate) fn is_name_or_path(text: &str) -> bool {
     is_absolute_path(text)
@@ -112,7 +113,7 @@ fn is_absolute_path(text: &str) -> bool {
     text.len() > 1 && text.starts_with('/') && !text.contains('\0')
 }
 
-/// `GPU-` and what NVML appends. MIG instances (`MIG-…`) cannot be shared through MPS by us.
+/// `GPU-` and what NVML appends. mpsgate cannot share MIG instances (`MIG-…`) through MPS.
 fn is_uuid(text: &str) -> bool {
     text.strip_prefix("GPU-").is_some_and(|rest| {
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -133,7 +134,7 @@ fn is_node_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_namespace)
 }
 
-/// A tag can be moved to another image by whoever may push, so an exemption cannot rest on one.
+/// Whoever may push can move a tag to another image, so an exemption cannot use one.
 pub(super) fn is_image(text: &str) -> bool {
     let is_digest = |text: &str| {
         text.strip_prefix("sha256:")

@@ -1,4 +1,4 @@
-//! The operator's runtime is found in spite of damage elsewhere, and never a wrong one.
+//! The operator's runtime is found despite damage elsewhere, and never a wrong one.
 #![allow(clippy::unwrap_used, reason = "a failed test is to panic")]
 
 use std::fs::{self, Permissions};
@@ -25,7 +25,7 @@ fn the_hint_survives_damage_anywhere_else() {
         "[runtime]\nfoo\npath = \"crun\"\n",
         "runtime.path = \"crun\"\n[\n",
         "runtime = { path = \"crun\" }\n[\n",
-        // Not broken, but not settings either.
+        // Valid TOML, but not valid settings.
         "[runtime]\npath = \"crun\"\ncolour = 1\n[log]\nlevel = 7\n",
     ] {
         assert_eq!(runtime_path_hint(text).as_deref(), Some("crun"), "{text}");
@@ -87,7 +87,7 @@ fn a_name_is_searched_in_order_and_only_programs_count() {
     program(first.path(), "crun", 0o755);
     assert_eq!(find("crun"), Some(first.path().join("crun")));
     assert_eq!(find("youki"), None);
-    // exec will say what is wrong with it.
+    // exec will report what is wrong with it.
     assert_eq!(find("/nowhere/crun"), Some(PathBuf::from("/nowhere/crun")));
 }
 
@@ -104,14 +104,15 @@ fn a_shim_under_the_name_of_the_runtime_does_not_find_itself() {
     assert_eq!(find_in(&first.path().join("runc"), Some(&own), &dirs), None);
 }
 
-/// Found with its fuzz target: with an error on every line of a file that may have 1 MiB, looking
-/// lines up anew for each error took minutes, in the start of every container without a running
+/// Found with its fuzz target: with an error on every line of a file that may have 1 MiB, a new
+/// search for lines at each error took minutes, in the start of every container without a running
 /// mpsgated.
 #[test]
 fn a_file_of_nothing_but_errors_gives_up_its_path_at_once() {
     let text = format!("[runtime]\npath = \"crun\"\n{}", "= =\n".repeat(1 << 15));
     assert_eq!(runtime_path_hint(&text).as_deref(), Some("crun"));
-    // An error that begins on a line above and reaches into this one still makes the value a guess.
+    // An error that begins on an earlier line and reaches into this one also makes the value a
+    // guess.
     assert_eq!(runtime_path_hint("[runtime]\npath = \"crun\" \"\n").as_deref(), None);
 }
 
@@ -141,7 +142,7 @@ fn any_settings() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn the_hint_equals_the_parsed_value_of_every_valid_file(text in any_settings()) {
-        // The literal newline in `level` is trimmed by TOML, so that all of these are valid.
+        // TOML trims the literal newline in `level`, so all of these are valid.
         let config = Config::parse(&text, Path::new("c.toml")).unwrap();
         let hint = runtime_path_hint(&text).map_or_else(|| Runtime::default().path, PathBuf::from);
         prop_assert_eq!(hint, config.runtime.path);

@@ -14,7 +14,7 @@ pub struct Kubernetes {
     pub memory_units_mib: Vec<u32>,
     /// GiB of nos' slices, `nvidia.com/gpu-<N>gb`.
     pub slices_gib: Vec<u32>,
-    /// As whom a container with a slice must run.
+    /// The uid that a container with a slice must have.
     pub slices_uid: SlicesUid,
     /// Whether claims of Dynamic Resource Allocation are served; `auto` is off.
     pub dra: Switch,
@@ -29,27 +29,27 @@ pub struct Kubernetes {
 /// `kubernetes.node_name`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NodeName {
-    /// What the variable `NODE_NAME` says, else the host's name in lower case.
+    /// The value of the variable `NODE_NAME`, else the host's name in lower case.
     #[default]
     Auto,
-    /// This one.
+    /// This name.
     Named(String),
 }
 
 /// `kubernetes.slices_uid`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlicesUid {
-    /// As anybody.
+    /// Any uid.
     #[default]
     Any,
-    /// As this user alone.
+    /// Only this uid.
     Only(u32),
 }
 
 /// `kubernetes.kubeconfig`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Kubeconfig {
-    /// The service account of the pod that mpsgated runs in; not at all where it runs in none.
+    /// By the service account of mpsgated's pod; not at all outside of a pod.
     #[default]
     Auto,
     /// Not at all.

@@ -16,7 +16,7 @@ pub struct Policy {
     pub host_pid: HostPid,
     /// A granted container that takes what is not its own.
     pub enforce: Enforce,
-    /// What NVML may show of a container above its grant before it counts as over.
+    /// How far NVML may show a container above its grant before it counts as over.
     pub tolerance_mib: Tolerance,
     /// Containers that may use cards without a grant.
     pub exempt: Vec<Exempt>,
@@ -25,7 +25,7 @@ pub struct Policy {
 /// `policy.tolerance_mib`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tolerance {
-    /// What the card was shown to need.
+    /// The tolerance that the card was shown to need.
     #[default]
     Auto,
     /// So many MiB on every card.
@@ -48,7 +48,7 @@ impl Default for Policy {
 }
 
 words! {
-    /// What happens to a container that could reach a managed card without a grant.
+    /// The treatment of a container that could reach a managed card without a grant.
     Unallocated {
         /// It does not start.
         Refuse = "refuse",
@@ -60,7 +60,7 @@ words! {
 }
 
 words! {
-    /// What happens where `NVIDIA_VISIBLE_DEVICES` names a managed card without a request.
+    /// The treatment of `NVIDIA_VISIBLE_DEVICES` with a managed card and no request.
     VisibleDevices {
         /// The container does not start.
         Refuse = "refuse",
@@ -70,20 +70,21 @@ words! {
 }
 
 words! {
-    /// What is done to a privileged container without a request.
+    /// The treatment of a privileged container without a request.
     Privileged {
         /// The nodes of managed cards are taken off its list of devices.
         RemoveNodes = "remove-nodes",
-        /// Its allow-all device rule becomes a list of all devices but NVIDIA's, too.
+        /// Also, its allow-all device rule becomes a list of all devices except NVIDIA's.
         Close = "close",
     }
 }
 
 words! {
-    /// What happens to a container with a request that sees the host's processes or another
+    /// The treatment of a container with a request that sees the host's processes or another
     /// container's.
     HostPid {
-        /// Instead of the host's it gets one of its own; in another container's it does not start.
+        /// A container with the host's gets a namespace of its own; one with another container's
+        /// does not start.
         Own = "own",
         /// It does not start.
         Refuse = "refuse",
@@ -95,21 +96,21 @@ words! {
 words! {
     /// The IPC namespace that a container with a request must have.
     Ipc {
-        /// That of the MPS daemon, which is the host's.
+        /// The namespace of the MPS daemon, which is the host's.
         RequireHost = "require-host",
-        /// What the node's driver was seen to need; until that is known, the host's.
+        /// The one that the node's driver was seen to need; the host's until that is known.
         Auto = "auto",
-        /// Any.
+        /// Any namespace.
         Any = "any",
     }
 }
 
 words! {
-    /// What is done to a container with a grant that takes from its neighbours what is theirs.
+    /// The treatment of a container with a grant that takes memory of its neighbours.
     Enforce {
-        /// It is killed, and the reason is kept.
+        /// It is killed, and the reason is recorded.
         Kill = "kill",
-        /// It is named, and nothing is done.
+        /// It is only reported.
         Report = "report",
     }
 }

@@ -4,20 +4,20 @@
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Run {
-    /// Whose users may give their own processes GPU memory.
+    /// The group of users who may get GPU memory for their own processes.
     pub group: RunGroup,
-    /// MiB that each of them may have at a time; 0: what the cards have.
+    /// The most MiB of one user at a time; 0: what the cards have.
     pub max_mib: u64,
-    /// Grants that each of them may have at a time; 0: any number.
+    /// The most grants of one user at a time; 0: any number.
     pub max_grants: u32,
 }
 
 /// `run.group`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RunGroup {
-    /// Nobody's: only root may.
+    /// No group: only root may.
     #[default]
     Off,
-    /// Those of this group.
+    /// The group of this name.
     Named(String),
 }

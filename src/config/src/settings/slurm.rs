@@ -6,13 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Slurm {
-    /// Whether jobs get what Slurm has given them of a GPU.
+    /// Whether jobs get the GPU memory that Slurm has given them.
     pub jobs: bool,
     /// MiB of a shard.
     pub shard_mib: u64,
-    /// Where Slurm is installed: `bin/scontrol` and `sbin/slurmd` are below it.
+    /// The directory of Slurm's installation, with `bin/scontrol` and `sbin/slurmd`.
     pub prefix: PathBuf,
-    /// Its settings.
+    /// Slurm's settings.
     pub conf: SlurmConf,
 }
 
@@ -25,7 +25,7 @@ impl Default for Slurm {
 /// `slurm.conf`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SlurmConf {
-    /// Where Slurm's programs look by themselves.
+    /// The file that Slurm's programs find by themselves.
     #[default]
     Auto,
     /// This file.

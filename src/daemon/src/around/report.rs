@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use mpsgate_kubernetes::{ConditionReport, NodeReport, Pods};
 use mpsgate_model::printable::plain;
 use mpsgate_model::{CLAIM, CardReport, Guarantee, Handed, Mib};
-use mpsgate_node::Node;
 use mpsgate_node::card::Card;
+use mpsgate_node::{Backend, Node};
 use mpsgate_policy::GuaranteeLevel;
 use mpsgate_policy::schedule::Word;
 
@@ -16,7 +16,7 @@ use super::handlers::Handlers;
 /// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says
 /// whether kubelet is to have its devices from here.
 pub(crate) fn of(node: &Node, around: &Around, pods: &Pods, serves: bool) -> NodeReport {
-    let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+    let managed = || node.cards().iter().filter(|card| card.is_managed());
     let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
     let level = managed().map(|card| node.level_of_card(card));
     let level = level.map(|level| (level.guarantee, level.is_proven)).min();
@@ -100,7 +100,7 @@ fn in_words(level: Option<(Guarantee, bool)>) -> String {
 /// Why no pod is to be sent to a card. Kubelet's devices of it may be well all the same: those that
 /// come wait.
 pub(crate) fn why_no_pod(node: &Node, card: &Card) -> Option<String> {
-    let asked = &card.qualified;
+    let asked = card.qualified();
     let asking = asked.asking.as_ref().map(|asking| &asking.trouble);
     node.trouble(card)
         .or_else(|| asking.map(|trouble| format!("{}; {}", trouble.why, trouble.hint)))
@@ -134,7 +134,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         sum.0 = sum.0.saturating_add(memory);
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
-    let one_uid = node.under_mps() && !card.serves_any_uid();
+    let one_uid = !node.backend().serves_any_uid(card);
     let GuaranteeLevel { guarantee, proof, .. } = node.level_of_card(card);
     CardReport {
         uuid: card.uuid.to_string(),
@@ -146,7 +146,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),
         one_uid,
-        max_clients: node.under_mps().then_some(card.max_clients),
+        max_clients: node.backend().max_clients(card),
         held,
         guarantee: guarantee.as_str().to_owned(),
         proof: plain(&proof),

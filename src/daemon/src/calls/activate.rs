@@ -32,7 +32,10 @@ pub(super) async fn activate(
     });
     let entry = match entry {
         // Where this fails the hook ends the container, and the grant ends with it.
-        Ok(entry) => daemon.recorded().await.map(|()| entry),
+        Ok(entry) => {
+            let recorded = line.wait("the grant is being recorded", daemon.recorded()).await;
+            recorded.map(|()| entry)
+        }
         Err(refusal) => Err(refusal),
     };
     let answer = match entry {
@@ -51,10 +54,13 @@ pub(super) async fn activate(
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
             }
-            let prepared = prepared(daemon, line, &entry)
-                .await
-                .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()))
-                .and_then(|()| door::close_if_ended(daemon, &entry.grant));
+            let prepared = match prepared(daemon, line, &entry).await {
+                Ok(()) => {
+                    let admitted = door::admit(daemon, &entry.grant, call.cgroup.as_ref());
+                    line.wait("the gate is being told of the container", admitted).await
+                }
+                Err(refusal) => Err(refusal),
+            };
             if prepared.is_ok() {
                 // The hook gives up a daemon that says nothing for two seconds.
                 line.wait("the driver is to limit the container's cgroup", daemon.limit(&entry))
@@ -85,12 +91,7 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
     let needs_server = {
         let node = daemon.node();
         let cards = || entry.grant.cards.iter().filter_map(|granted| node.card(&granted.uuid));
-        for card in cards() {
-            if let Some(trouble) = card.trouble() {
-                let sentence = format!("{} {}", card.label(), trouble.why);
-                return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
-            }
-        }
+        cards().try_for_each(Card::serves)?;
         let unserved = |card: &&Card| !card.has_server_for(entry.grant.uid);
         let mut of_mps = cards().filter(|_| entry.grant.uses_mps());
         of_mps.find(unserved).map(|card| card.uuid.clone())
@@ -104,22 +105,21 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
     }
 }
 
+/// To a hook whose words are not true.
+fn wrong(sentence: impl Into<String>) -> Refusal {
+    let hint =
+        "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50";
+    Refusal::new(Code::HookState, sentence, hint)
+}
+
 /// The container's init in our pid namespace: what the pidfd refers to, whatever the hook's own
 /// namespace calls it; without a pidfd (before kernel 5.3) the pid itself.
 fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal> {
-    let wrong = |sentence: String| {
-        Refusal::new(
-            Code::HookState,
-            sentence,
-            "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
-        )
-    };
     let pid = match &caller.fd {
         // Without a descriptor a pid means something in the hook's own pid namespace alone.
         None if !caller.pid.is_some_and(process::counts_as_we_do) => {
             return Err(wrong(
-                "this kernel has no pidfds, and its hook is not in mpsgated's pid namespace"
-                    .to_owned(),
+                "this kernel has no pidfds, and its hook is not in mpsgated's pid namespace",
             ));
         }
         None => call.pid,
@@ -145,13 +145,8 @@ fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal
 
 fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
     let Some(cgroup) = &call.cgroup else { return Ok(()) };
-    let wrong = |why: String| {
-        Refusal::new(
-            Code::HookState,
-            format!("its hook named the cgroup {}, but {why}", cgroup.path),
-            "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
-        )
-    };
+    let wrong =
+        |why: String| wrong(format!("its hook named the cgroup {}, but {why}", cgroup.path));
     match cgroup::contains(cgroup, init.pid) {
         Ok(true) => Ok(()),
         Ok(false) => Err(wrong(format!("its init, pid {}, is not in it", init.pid))),
@@ -178,7 +173,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::fixture::{ALL, HOLDER, call, node};
+    use mpsgate_node::card::CardEvent;
+
+    use crate::files::Files;
+    use crate::fixture::{ALL, HOLDER, call, happens, node};
     use crate::line::Speaker;
     use crate::settings::Settings;
     use crate::{Paths, directories};
@@ -191,7 +189,8 @@ mod tests {
         let mut config = Config::default();
         config.mps.supervisor = Supervisor::Holder;
         let ((tasks, _), (limits, _)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        Arc::new(Daemon::new(paths, Settings::new(config, None), node, file, tasks, limits))
+        let (settings, files) = (Settings::new(config, None), Files::start(|_| ()).unwrap());
+        Arc::new(Daemon::new(paths, settings, node, file, files, tasks, limits))
     }
 
     /// That of this very process, which is the container's init here.
@@ -207,7 +206,7 @@ mod tests {
         let cgroup = need!(own_cgroup());
         let root = tempfile::tempdir().unwrap();
         let mut node = node();
-        node.cards[0].serverless = true;
+        happens(&mut node, 0, CardEvent::Serverless);
         let reserved = node.reserve(&call("web", 2), None, HOLDER, &ALL, 0, &mut Vec::new());
         let grant = reserved.unwrap().grant;
         assert!(grant.has_door());

@@ -5,10 +5,11 @@ use std::time::Duration;
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_model::door::Container;
 use mpsgate_model::{Code, Grant, Refusal};
-use mpsgate_node::card::Card;
+use mpsgate_node::card::{Card, where_to_look};
 
 use crate::daemon::Daemon;
-use crate::doors::{Door, where_to_look};
+use crate::doors::Door;
+use crate::files::FileKind;
 
 /// How long a socket is waited for. The gate makes one within a millisecond of the file; one that
 /// systemd is just starting again takes a tenth of a second.
@@ -17,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Opens a reservation's door, where it has one; returns once clients can connect.
 pub(super) async fn open(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
     let Some(door) = Door::of(&daemon.paths, grant) else { return Ok(()) };
-    tell(daemon, grant, &door, None)?;
+    tell(daemon, grant, door.clone(), None).await?;
     tokio::time::timeout(LIMIT, door.opened(&daemon.sockets)).await.map_err(|_| {
         let (card, seconds) = (label(grant), LIMIT.as_secs());
         let why = format!(
@@ -28,13 +29,11 @@ pub(super) async fn open(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> 
 }
 
 /// Closes it again where its grant has ended meanwhile: nobody else would, before the next start.
-pub(super) fn close_if_ended(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
+pub(super) async fn close_if_ended(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
     if daemon.node().ledger().get(&grant.key).is_some() {
         return Ok(());
     }
-    if let Some(door) = Door::of(&daemon.paths, grant) {
-        door.close();
-    }
+    daemon.close_door(grant).await;
     Err(Refusal::new(
         Code::NoReservation,
         "it has ended while its door to MPS was opened",
@@ -42,27 +41,30 @@ pub(super) fn close_if_ended(daemon: &Daemon, grant: &Grant) -> Result<(), Refus
     ))
 }
 
-/// Tells the gate whose processes are this grant's; from now on they are served.
-pub(super) fn admit(
+/// Tells the gate whose processes are this grant's; from now on they are served, unless it has
+/// ended meanwhile.
+pub(super) async fn admit(
     daemon: &Daemon,
     grant: &Grant,
     cgroup: Option<&CgroupId>,
 ) -> Result<(), Refusal> {
-    let Some(door) = Door::of(&daemon.paths, grant) else { return Ok(()) };
-    let cgroup = cgroup.ok_or_else(|| {
-        Refusal::new(
-            Code::Cgroup,
-            "it has no cgroup of its own, by which the gate would know its processes",
-            "let the engine give it one: --cgroups=disabled and the like leave it none (docs/gate.md)",
-        )
-    })?;
-    tell(daemon, grant, &door, Some(cgroup))
+    if let Some(door) = Door::of(&daemon.paths, grant) {
+        let cgroup = cgroup.ok_or_else(|| {
+            Refusal::new(
+                Code::Cgroup,
+                "it has no cgroup of its own, by which the gate would know its processes",
+                "let the engine give it one: --cgroups=disabled and the like leave it none (docs/gate.md)",
+            )
+        })?;
+        tell(daemon, grant, door, Some(cgroup)).await?;
+    }
+    close_if_ended(daemon, grant).await
 }
 
-fn tell(
+async fn tell(
     daemon: &Daemon,
     grant: &Grant,
-    door: &Door<'_>,
+    door: Door,
     cgroup: Option<&CgroupId>,
 ) -> Result<(), Refusal> {
     let any_uid = {
@@ -77,7 +79,8 @@ fn tell(
         debug: daemon.settings.now().mps.debug,
         cgroup: cgroup.cloned(),
     };
-    door.tell(&container).map_err(|why| {
+    let told = daemon.files.run(FileKind::Doors, move || door.tell(&container)).await;
+    told.map_err(|why| {
         let card = label(grant);
         refusal(grant, format!("the gate of GPU {card} cannot be told of the container: {why}"))
     })

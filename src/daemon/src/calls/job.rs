@@ -19,14 +19,14 @@ use mpsgate_policy::slurm::{self as policy, Asked, Named};
 
 use super::activate::activate;
 use super::asker;
-use super::reserve::{give_up, reserve};
+use super::reserve::reserve;
 use super::{Answer, refused};
 use crate::cgroup::kill::{self, Meant};
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::slurm::job::{self, Job};
-use crate::slurm::kept::Said;
+use crate::slurm::kept::{Given, Said};
 use crate::{jobs, process};
 
 /// The grant of the caller's job. The first of its tasks brings it about.
@@ -69,15 +69,26 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
         answer.keep(said.clone());
         said
     };
-    let (id, request, hint) = match said {
-        Said::Given { id, request, hint } => (id, request, hint),
-        Said::Nothing => return Ok(nothing()),
-        Said::Refused(refusal) => return Err(refusal),
-    };
-    let key = name(id)?;
+    match said {
+        Said::Given(given) => grant(daemon, line, caller, job, uid, given).await,
+        Said::Nothing => Ok(nothing()),
+        Said::Refused(refusal) => Err(refusal),
+    }
+}
+
+/// Gives a job what Slurm has given it. The cgroup stays Slurm's.
+async fn grant(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: Caller,
+    job: Job,
+    uid: u32,
+    given: Given,
+) -> Answer {
+    let key = name(given.id)?;
     let wanted = Reserve {
         key: key.clone(),
-        request,
+        request: given.request,
         uid,
         engine: Engine::Slurm,
         pod: None,
@@ -85,21 +96,12 @@ pub(super) async fn job(daemon: &Arc<Daemon>, line: &mut Line, caller: Caller) -
         user: None,
     };
     let reserved = reserve(daemon, line, &caller, &wanted).await;
-    let reserved = reserved.map_err(|refusal| advised(refusal, hint))?;
-    let Some(init) = job::oldest(&job.cgroup) else {
-        give_up(daemon, &key);
-        return Err(asker::gone());
-    };
-    let call = Activate { key: key.clone(), pid: init.pid, cgroup: Some(job.cgroup), grant: None };
+    let reserved = reserved.map_err(|refusal| advised(refusal, given.hint))?;
+    let init = job::oldest(&job.cgroup).ok_or_else(asker::gone)?;
+    let call = Activate { key, pid: init.pid, cgroup: Some(job.cgroup), grant: None };
     // Whom a descriptor of the user's refers to does not matter: the job's cgroup does.
-    let active = activate(daemon, line, Caller { fd: None, ..caller }, &call).await;
-    match active {
-        Ok(_) => Ok(reserved),
-        Err(refusal) => {
-            give_up(daemon, &key);
-            Err(refusal)
-        }
-    }
+    activate(daemon, line, Caller { fd: None, ..caller }, &call).await?;
+    Ok(reserved.keep())
 }
 
 /// With what helps where Slurm counts more than the card has.
@@ -163,7 +165,10 @@ async fn asked(daemon: &Arc<Daemon>, line: &mut Line, job: &Job, uid: u32) -> Sa
     let memory_of = |minor| card_of(daemon, minor).map(|(_, memory)| memory);
     let shard = Mib(daemon.settings.now().slurm.shard_mib);
     match policy::ask(&given, &known.devices, memory_of, shard) {
-        Ok(asked) => Said::Given { id, request: request(daemon, &asked), hint: asked.hint },
+        Ok(asked) => {
+            let request = request(daemon, &asked);
+            Said::Given(Given { id, request, hint: asked.hint })
+        }
         Err(refusal) => Said::Refused(refusal),
     }
 }
@@ -171,7 +176,7 @@ async fn asked(daemon: &Arc<Daemon>, line: &mut Line, job: &Job, uid: u32) -> Sa
 /// A managed card and what of it may be granted.
 fn card_of(daemon: &Daemon, minor: u32) -> Option<(GpuSelector, Mib)> {
     let node = daemon.node();
-    let card = node.cards.iter().find(|card| card.minor == minor && card.managed.is_some())?;
+    let card = node.cards().iter().find(|card| card.minor == minor && card.is_managed())?;
     Some((GpuSelector::Uuid(card.uuid.clone()), card.memory))
 }
 

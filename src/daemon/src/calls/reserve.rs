@@ -12,7 +12,7 @@ use mpsgate_node::Confirmed;
 use mpsgate_node::Reserved;
 use tokio::time::timeout;
 
-use super::{Answer, door, refused};
+use super::{door, refused};
 use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
@@ -104,12 +104,40 @@ impl Cause {
     }
 }
 
-pub(super) async fn reserve(
-    daemon: &Arc<Daemon>,
+/// A reservation that is given up where its caller does not keep it.
+pub(super) struct Reservation<'a> {
+    pub(super) grant: Box<Grant>,
+    cdi: Box<Cdi>,
+    end: GiveUp<'a>,
+}
+
+impl Reservation<'_> {
+    /// Leaves it to who waits for the answer.
+    pub(super) fn keep(mut self) -> Reply {
+        self.end.key = None;
+        Reply::Reserved { grant: self.grant, cdi: self.cdi }
+    }
+}
+
+struct GiveUp<'a> {
+    daemon: &'a Daemon,
+    key: Option<GrantKey>,
+}
+
+impl Drop for GiveUp<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            give_up(self.daemon, &key);
+        }
+    }
+}
+
+pub(super) async fn reserve<'a>(
+    daemon: &'a Arc<Daemon>,
     line: &mut Line,
     caller: &Caller,
     call: &Reserve,
-) -> Answer {
+) -> Result<Reservation<'a>, Refusal> {
     let pid = if call.for_parent { caller.pid.and_then(process::parent) } else { caller.pid };
     let holder = pid.and_then(process::identify).filter(|_| line.is_open());
     let Some(holder) = holder else {
@@ -119,7 +147,8 @@ pub(super) async fn reserve(
             "let the container engine and mpsgated run in the host's pid namespace",
         ));
     };
-    let answer = match tokens::confirm(daemon, call).await {
+    let confirmed = line.wait("its pod is being confirmed", tokens::confirm(daemon, call)).await;
+    let answer = match confirmed {
         Ok(confirmed) => grant(daemon, line, call, holder, confirmed.as_ref()).await,
         Err(refusal) => Err(refusal),
     };
@@ -162,13 +191,13 @@ async fn take(
     reserved
 }
 
-async fn grant(
-    daemon: &Arc<Daemon>,
+async fn grant<'a>(
+    daemon: &'a Arc<Daemon>,
     line: &mut Line,
     call: &Reserve,
     holder: ProcessId,
     confirmed: Option<&Confirmed>,
-) -> Answer {
+) -> Result<Reservation<'a>, Refusal> {
     let reserved = take(daemon, line, call, holder, confirmed).await?;
     crash_point!("daemon.reserve.changed");
     daemon.tell_ledger_change();
@@ -177,14 +206,15 @@ async fn grant(
         if line.is_open() {
             give_up(daemon, &call.key);
         }
-        let _ = door::close_if_ended(daemon, &reserved.grant);
+        let _ = door::close_if_ended(daemon, &reserved.grant).await;
         return Err(refusal);
     }
-    let grant = reserved.grant;
-    door::close_if_ended(daemon, &grant)?;
+    let grant = Box::new(reserved.grant);
+    door::close_if_ended(daemon, &grant).await?;
     let cdi = Box::new(cdi_edits(daemon, &grant));
     crash_point!("daemon.reserve.stored");
-    Ok(Reply::Reserved { grant: Box::new(grant), cdi })
+    let end = GiveUp { daemon, key: Some(grant.key.clone()) };
+    Ok(Reservation { grant, cdi, end })
 }
 
 /// Records the reservation; its server runs and its door is open afterwards.
@@ -195,7 +225,7 @@ async fn made_ready(
     call: &Reserve,
     holder: ProcessId,
 ) -> Result<(), Refusal> {
-    daemon.recorded().await?;
+    line.wait("the grant is being recorded", daemon.recorded()).await?;
     let grant = &reserved.grant;
     let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
     log::info!(
@@ -213,7 +243,7 @@ async fn made_ready(
     line.wait("the container's door to MPS is being opened", door::open(daemon, grant)).await
 }
 
-pub(super) fn give_up(daemon: &Daemon, key: &GrantKey) {
+fn give_up(daemon: &Daemon, key: &GrantKey) {
     daemon.change(|node, effects| node.expire(key, "reservation given up", effects));
 }
 

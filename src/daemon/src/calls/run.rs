@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use mpsgate_api::{Activate, Engine, Reply, Reserve, Run};
+use mpsgate_api::{Activate, Engine, Reserve, Run};
 use mpsgate_host::crash_point;
 use mpsgate_model::{Code, ContainerId, Grant, GrantKey, Instance, Refusal, Request, user_shown};
 
 use super::activate::activate;
 use super::asker;
-use super::reserve::{give_up, reserve};
+use super::reserve::reserve;
 use super::{Answer, refused};
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
@@ -32,13 +32,12 @@ pub(super) async fn run(
     is_right(&call.request)?;
     may_be_called(&call.name)?;
     let user = caller.user.map(|uid| user_shown(uid, caller.name.as_deref()));
-    let key = GrantKey {
-        runtime_root: GrantKey::run_of(caller.user),
-        container_id: call.name.clone(),
-        instance: instance()?,
-    };
     let wanted = Reserve {
-        key: key.clone(),
+        key: GrantKey {
+            runtime_root: GrantKey::run_of(caller.user),
+            container_id: call.name.clone(),
+            instance: instance()?,
+        },
         request: call.request.clone(),
         uid: call.uid,
         engine: if caller.user.is_some() { Engine::User } else { Engine::Local },
@@ -47,31 +46,15 @@ pub(super) async fn run(
         user,
     };
     let reserved = reserve(daemon, line, &caller, &wanted).await?;
-    let Reply::Reserved { grant, .. } = &reserved else { return Ok(reserved) };
     // A process gets one grant, however often it asks at once: in its turn it is seen in the cgroup
     // of its first.
     let doing = "another process gets a cgroup of its own";
     let _turn = line.wait(doing, daemon.confining.lock()).await;
-    let active = match confine(daemon, line, &caller, grant).await {
-        Ok(activate) => {
-            let active = self::activate(daemon, line, caller, &activate).await;
-            if active.is_err() {
-                remove_after(daemon, &activate);
-            }
-            active
-        }
-        Err(refusal) => {
-            refused(daemon, &grant.name(), None, &refusal);
-            Err(refusal)
-        }
-    };
-    match active {
-        Ok(_) => Ok(reserved),
-        Err(refusal) => {
-            give_up(daemon, &key);
-            Err(refusal)
-        }
-    }
+    let call = confine(daemon, line, &caller, &reserved.grant)
+        .await
+        .inspect_err(|refusal| refused(daemon, &reserved.grant.name(), None, refusal))?;
+    activate(daemon, line, caller, &call).await.inspect_err(|_| remove_after(daemon, &call))?;
+    Ok(reserved.keep())
 }
 
 fn instance() -> Result<Instance, Refusal> {

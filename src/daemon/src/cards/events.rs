@@ -10,6 +10,7 @@ use std::sync::Arc;
 use mpsgate_model::ledger::Entry;
 use mpsgate_mps::MpsInstance;
 use mpsgate_mps::protocol::{Event, ServerStatus};
+use mpsgate_node::card::CardEvent;
 
 use super::CardTask;
 use crate::owner::Culprit;
@@ -22,7 +23,7 @@ impl CardTask {
         let mut asks = false;
         for event in events {
             match *event {
-                Event::ServerContext { .. } => self.watch.fault = None,
+                Event::ServerContext { .. } => self.happened(CardEvent::ServerBegan),
                 Event::ServerExited { server, status } => self.watch.servers.exited(server, status),
                 Event::ServerForcedDown { server } => self.watch.servers.forced(server),
                 Event::ServerFault { .. } => asks = true,
@@ -59,8 +60,7 @@ impl CardTask {
         match named.as_ref().map(Culprit::label) {
             Some(label) => {
                 log::warn!(uuid = self.uuid.as_str(), reason = label.as_str(); "fatal GPU error, and its log names a client");
-                self.watch.fault = Some(label);
-                self.reassess();
+                self.happened(CardEvent::Blamed(label));
             }
             None => {
                 log::info!(uuid = self.uuid.as_str(), pid = client; "the MPS log blames a process, and its control daemon does not bear it out");

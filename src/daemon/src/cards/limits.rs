@@ -10,11 +10,9 @@ use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Code, ComputeMode, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::AtDoor;
-use mpsgate_node::card::{Health, Trouble};
-use mpsgate_policy::Disturbance;
+use mpsgate_node::card::{Card, CardEvent, Trouble};
 
 use super::CardTask;
-use super::health::{drop_and_tell, log_health};
 use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
 use crate::orders::HandedOver;
@@ -25,15 +23,10 @@ const MOST_CLIENTS: usize = 16_384;
 
 impl CardTask {
     pub(super) async fn server(&mut self, ready: &Ready, uid: u32) -> Result<(), Refusal> {
-        {
-            let mut node = self.daemon.node();
-            let Some(card) = node.card_mut(&self.uuid) else { return Ok(()) };
-            if card.has_server_for(uid) {
-                return Ok(());
-            }
-            // Until the new one takes clients no other order may count on it.
-            card.server_uid = None;
+        if self.daemon.node().card(&self.uuid).is_none_or(|card| card.has_server_for(uid)) {
+            return Ok(());
         }
+        self.happened(CardEvent::ServerWanted);
         // The server takes the default that it finds when it starts.
         self.cap(&ready.mps).await?;
         // An idle one of another uid makes room: nobody loses anything by its end.
@@ -45,9 +38,7 @@ impl CardTask {
             Ok(()) => {}
             Err(MpsError::ServerDied { .. }) if ready.simulated => {
                 log::info!(uuid = self.uuid.as_str(); "no MPS server: the card is simulated");
-                if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-                    card.serverless = true;
-                }
+                self.happened(CardEvent::Serverless);
             }
             Err(error) => {
                 let Trouble { why, hint } = mps_trouble(&error);
@@ -67,7 +58,7 @@ impl CardTask {
         let default = {
             let node = self.daemon.node();
             let default = node.default_limit(&self.uuid);
-            if node.card(&self.uuid).is_none_or(|card| card.cap == default) {
+            if node.card(&self.uuid).is_none_or(|card| card.cap() == default) {
                 return Ok(());
             }
             default
@@ -79,12 +70,7 @@ impl CardTask {
             return Err(Refusal::new(Code::GpuUnhealthy, why, hint));
         }
         log::debug!(uuid = self.uuid.as_str(), limit_mib = default.0; "limit set");
-        if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.cap = default;
-            if let Some(mps) = &mut card.mps {
-                mps.default_limit_mib = Some(default.0);
-            }
-        }
+        self.happened(CardEvent::LimitSet(default));
         Ok(())
     }
 
@@ -161,13 +147,13 @@ impl CardTask {
             node.ledger().on_card(&self.uuid).any(|entry| entry.grant.key.instance == *other)
         };
         self.handed_over.retain(|other, _| live(other));
-        let looks = node.card(&self.uuid).map(|card| card.watched.looks).unwrap_or_default();
+        let looks = node.card(&self.uuid).map(|card| card.watched().looks).unwrap_or_default();
         self.handed_over.insert(instance.clone(), looks);
     }
 
     /// Sets this limit on the server, unless it is in force; whether it is now.
     async fn has_limit(&mut self, ready: &Ready, limit: Mib) -> bool {
-        if self.daemon.node().card(&self.uuid).is_some_and(|card| card.serverless) {
+        if self.daemon.node().card(&self.uuid).is_some_and(Card::is_serverless) {
             return true;
         }
         if self.is_in_force(limit) {
@@ -226,24 +212,10 @@ impl CardTask {
                         "somebody changed the compute mode of a managed card; changed back"
                     );
                 }
-                if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-                    card.compute_mode = Some(ComputeMode::ExclusiveProcess);
-                    if changed {
-                        card.saw(Disturbance::NotReady, "somebody changed its compute mode");
-                    }
-                }
+                self.happened(CardEvent::ModeRetaken(changed));
                 self.refresh(mps).await;
             }
-            Err(trouble) => {
-                let why = format!("can be used without MPS: {}", trouble.why);
-                let mut node = self.daemon.node();
-                if let Some(card) = node.card_mut(&self.uuid) {
-                    let health = Health::Unhealthy(Trouble::new(why, trouble.hint));
-                    log_health(card, &health);
-                    card.set_health(health);
-                }
-                drop_and_tell(node, &self.daemon);
-            }
+            Err(trouble) => self.happened(CardEvent::ModeForeign(trouble)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! Orders are carried out one after the other: nothing else changes the card's MPS.
 
 use mpsgate_model::{Code, Refusal};
-use mpsgate_node::card::{CardId, Health, Trouble};
+use mpsgate_node::card::{CardEvent, CardId, Trouble};
 use tokio::sync::oneshot;
 
 use super::{CardTask, Next};
@@ -30,8 +30,8 @@ impl CardTask {
                     let _ = reply.send(self.prepare(ready, &instance, client).await);
                 }
             }
-            Order::Unserved { why } => self.note_unserved(why),
-            Order::GateCounts(counts, gate) => self.note_counts(counts, gate),
+            Order::Unserved { why } => self.happened(CardEvent::GateUnserved(why)),
+            Order::GateCounts(counts, gate) => self.happened(CardEvent::GateCounts(counts, gate)),
             Order::ComputeMode => self.retake_compute_mode(&ready.mps).await,
             Order::View { reply } => {
                 self.refresh(&ready.mps).await;
@@ -64,7 +64,7 @@ impl CardTask {
             }
             // Their replies are dropped, which says as much.
             Order::Terminate { .. } | Order::Prepare { .. } | Order::Unserved { .. } => {}
-            Order::GateCounts(counts, gate) => self.note_counts(counts, gate),
+            Order::GateCounts(counts, gate) => self.happened(CardEvent::GateCounts(counts, gate)),
             Order::Clients { reply } => {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));
@@ -80,7 +80,7 @@ impl CardTask {
         let node = self.daemon.node();
         let label =
             node.card(&self.uuid).map_or_else(|| self.uuid.to_string(), |card| card.label());
-        let trouble = node.card(&self.uuid).and_then(|card| card.health.trouble());
+        let trouble = node.card(&self.uuid).and_then(|card| card.health().trouble());
         let (why, hint) = trouble.map_or(("is not ready", "mpsgate status"), |t| (&t.why, &t.hint));
         Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint)
     }
@@ -92,7 +92,7 @@ impl CardTask {
         let result = self.daemon.blocking(move |h| h.end_mps(&card)).await;
         if result.is_ok() {
             self.break_grants().await;
-            self.set_health(Health::Starting);
+            self.happened(CardEvent::Ended);
         }
         let _ = reply.send(result);
         Next::BringUp

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use mpsgate_model::ledger::ProcessId;
+use mpsgate_node::card::Card;
 
 use super::CardTask;
 use crate::process;
@@ -90,8 +91,8 @@ impl CardTask {
     /// As the control daemon named them last.
     pub(super) fn server_pids(&self) -> Vec<u32> {
         let node = self.daemon.node();
-        let servers = node.card(&self.uuid).and_then(|card| card.mps.as_ref());
-        servers.map(|mps| mps.servers.iter().map(|server| server.pid).collect()).unwrap_or_default()
+        let servers = node.card(&self.uuid).map(Card::servers).unwrap_or_default();
+        servers.iter().map(|server| server.pid).collect()
     }
 }
 

@@ -1,10 +1,8 @@
 //! A card that is shared without MPS: ended is what MPS left, and nothing but its fitness is kept.
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{ComputeMode, GpuUuid, Mib};
-use mpsgate_node::card::{CardId, Ends, Health, Trouble};
+use mpsgate_node::card::{Card, CardEvent, CardId, Trouble};
 
-use super::health::{drop_and_tell, log_health};
 use super::{CardTask, Next, Order};
 use crate::hardware::Fault;
 
@@ -14,17 +12,14 @@ impl CardTask {
         let asked = card.clone();
         let shared = self.daemon.blocking(move |h| h.share(&asked)).await;
         match shared {
-            Ok(mode) => self.set_shared(|uuid| health(uuid, mode), Some(mode)),
+            Ok(mode) => self.happened(CardEvent::Shared(mode)),
             Err(fault) => {
-                let health = match fault {
-                    Fault::Unfit(trouble) => Health::Unfit(trouble),
-                    Fault::Failed(Trouble { why, hint }) => {
-                        Health::Unhealthy(Trouble::new(format!("is not ready: {why}"), hint))
-                    }
+                match fault {
+                    Fault::Unfit(why) => self.happened(CardEvent::Unfit(Schedule::Share, why)),
+                    Fault::Failed(why) => self.happened(CardEvent::Failed(Schedule::Share, why)),
                     // Both are MPS' own, which is not brought up.
-                    Fault::Orphans(_) | Fault::Wedged(..) => Health::Starting,
-                };
-                self.set_shared(|_| health, None);
+                    Fault::Orphans(_) | Fault::Wedged(..) => {}
+                }
                 return self.back_off(card).await;
             }
         }
@@ -50,43 +45,11 @@ impl CardTask {
         }
     }
 
-    fn set_shared(&self, health: impl FnOnce(&GpuUuid) -> Health, mode: Option<ComputeMode>) {
-        let mut node = self.daemon.node();
-        // Switched meanwhile: the order to prepare it anew is on its way.
-        if node.schedule.now() != Schedule::Share {
-            return;
-        }
-        let Some(card) = node.card_mut(&self.uuid) else { return };
-        card.mps = None;
-        (card.server_uid, card.cap, card.max_clients, card.multiuser) = (None, Mib(0), 0, false);
-        card.ends = Ends::None;
-        card.unlimited = None;
-        card.compute_mode = mode.or(card.compute_mode);
-        let health = health(&card.uuid);
-        log_health(card, &health);
-        card.set_health(health);
-        drop_and_tell(node, &self.daemon);
-    }
-
     /// With the compute mode that NVML showed last.
     fn set_shared_as_seen(&self) {
-        let mode = self.daemon.node().card(&self.uuid).and_then(|card| card.compute_mode);
+        let mode = self.daemon.node().card(&self.uuid).and_then(Card::compute_mode);
         if let Some(mode) = mode {
-            self.set_shared(|uuid| health(uuid, mode), Some(mode));
+            self.happened(CardEvent::Shared(mode));
         }
     }
-}
-
-/// Somebody else may have set a mode in which containers cannot share the card. It is his, and not
-/// changed.
-fn health(uuid: &GpuUuid, mode: ComputeMode) -> Health {
-    if mode == ComputeMode::Default {
-        return Health::Ready;
-    }
-    Health::Unhealthy(Trouble::new(
-        format!("is in compute mode {mode}, in which containers cannot share it without MPS"),
-        format!(
-            "end what has set it (another MPS control daemon), then: nvidia-smi -i {uuid} -c DEFAULT"
-        ),
-    ))
 }

@@ -8,16 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_model::door::Counts;
-use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance, WedgeCause};
-use mpsgate_node::card::{Health, Trouble};
-use mpsgate_policy::Disturbance;
+use mpsgate_node::card::{CardEvent, GateSeen, Health, View};
 use tokio::time::Instant;
 
 use super::CardTask;
 use super::servers::Servers;
-use crate::doors::where_to_look;
 use crate::hardware::control::{Sight, look, mps_trouble, served, view};
 use crate::hardware::{Gate, Hardware};
 use crate::process;
@@ -30,11 +26,6 @@ const UNASKED: Duration = Duration::from_secs(30);
 /// The same where the kernel does not show what the daemon does.
 const UNSEEN: Duration = Duration::from_secs(2);
 
-/// Looks that may find no gate, one after the other: one that was just started has not begun yet.
-const GATE_STARTS: u32 = 3;
-/// A gate that cannot serve says so every 5 s.
-const UNSERVED: Duration = Duration::from_secs(15);
-
 /// What the looks have shown so far.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -46,20 +37,7 @@ pub(super) struct Watch {
     seen: Connections,
     /// Where the daemon's log was read to.
     mark: u64,
-    /// What is wrong with its files.
-    pub(super) files: Option<Trouble>,
-    /// What is wrong with its gate.
-    pub(super) gate: Option<Trouble>,
-    /// Looks, one after the other, that found no gate and started one.
-    gate_starts: u32,
-    /// Why the gate said that it cannot serve, and when it said so last.
-    unserved: Option<(String, Instant)>,
-    /// Why the control daemon does not answer, as last seen.
-    pub(super) wedge: Option<WedgeCause>,
     pub(super) servers: Servers,
-    /// The client that its server's log names as the one that caused a fatal fault, where there is
-    /// one.
-    pub(super) fault: Option<String>,
     /// The pid that a line of the log accuses of it.
     pub(super) accused: Option<i32>,
 }
@@ -78,13 +56,7 @@ impl Default for Watch {
             known: Connections::default(),
             seen: Connections::default(),
             mark: 0,
-            files: None,
-            gate: None,
-            gate_starts: 0,
-            unserved: None,
-            wedge: None,
             servers: Servers::default(),
-            fault: None,
             accused: None,
         }
     }
@@ -95,7 +67,7 @@ impl CardTask {
     pub(super) fn next_look(&self) -> Instant {
         let node = self.daemon.node();
         let busy = node.ledger().on_card(&self.uuid).next().is_some()
-            || node.card(&self.uuid).is_some_and(|card| card.health != Health::Ready);
+            || node.card(&self.uuid).is_some_and(|card| *card.health() != Health::Ready);
         Instant::now() + if busy { BUSY } else { IDLE }
     }
 
@@ -122,13 +94,18 @@ impl CardTask {
             return self.look_at_wedge(mps, daemon, is_free).await;
         }
         if hinted || self.is_worth_asking(sight.glance) {
-            self.ask(mps, daemon).await;
+            self.ask(mps, daemon, None).await;
         }
         self.name_fault(mps).await;
     }
 
-    /// Asks the control daemon how it is.
-    pub(super) async fn ask(&mut self, mps: &Arc<MpsInstance>, daemon: &Arc<ControlDaemon>) {
+    /// Asks the control daemon how it is. `cause`: why it may not answer.
+    pub(super) async fn ask(
+        &mut self,
+        mps: &Arc<MpsInstance>,
+        daemon: &Arc<ControlDaemon>,
+        cause: Option<WedgeCause>,
+    ) {
         let was_wedged = self.is_wedged();
         let (asked, running) = (Arc::clone(mps), Arc::clone(daemon));
         let work = move |_: &_| {
@@ -138,14 +115,13 @@ impl CardTask {
             (view, before.in_both(&asked.connections(&running)), served)
         };
         let (view, known, served) = self.daemon.blocking(work).await;
-        self.set_view(view);
+        self.happened(CardEvent::Viewed(View { cause, ..view }));
         self.watch.servers.serve(served);
         self.watch.asked = Instant::now();
         if self.is_wedged() {
             return;
         }
         self.watch.known = known;
-        self.watch.wedge = None;
         if was_wedged {
             // Limits that could not be set meanwhile.
             self.cap(mps).await.ok();
@@ -163,7 +139,7 @@ impl CardTask {
         let limit = if glance == Glance::Unseen { UNSEEN } else { UNASKED };
         let (healthy, held) = {
             let node = self.daemon.node();
-            let healthy = node.card(&self.uuid).is_some_and(|card| card.health == Health::Ready);
+            let healthy = node.card(&self.uuid).is_some_and(|card| *card.health() == Health::Ready);
             (healthy, node.ledger().on_card(&self.uuid).next().is_some())
         };
         !healthy
@@ -171,8 +147,8 @@ impl CardTask {
             || self.server_pids().iter().any(|pid| process::identify(*pid).is_none())
     }
 
-    fn note_files(&mut self, sight: &Sight, gate: Result<Gate, MpsError>) {
-        self.watch.files = match &sight.files {
+    fn note_files(&self, sight: &Sight, gate: Result<Gate, MpsError>) {
+        let files = match &sight.files {
             Ok(repairs) => {
                 for repair in repairs {
                     log::warn!(uuid = self.uuid.as_str(), what:% = repair; "made again");
@@ -181,59 +157,11 @@ impl CardTask {
             }
             Err(trouble) => Some(trouble.clone()),
         };
-        // What an earlier one counted is not the next one's.
-        if !matches!(gate, Ok(Gate::Serves))
-            && let Some(card) = self.daemon.node().card_mut(&self.uuid)
-        {
-            card.gate = None;
-            card.saw(Disturbance::Gate, "its gate had ended");
-        }
-        self.watch.gate = self.gate_trouble(gate);
-        self.reassess();
-    }
-
-    /// The gate cannot serve: no container gets a door that leads nowhere.
-    pub(super) fn note_unserved(&mut self, why: String) {
-        self.watch.unserved = Some((why, Instant::now()));
-        self.watch.gate = self.unserved();
-        self.reassess();
-    }
-
-    pub(super) fn note_counts(&self, counts: Counts, gate: Option<ProcessId>) {
-        if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.count_clients(counts, gate);
-        }
-    }
-
-    fn unserved(&self) -> Option<Trouble> {
-        let (why, since) = self.watch.unserved.as_ref()?;
-        let hint = "install a driver whose MPS this version of mpsgate knows (docs/gate.md)";
-        (since.elapsed() < UNSERVED).then(|| {
-            Trouble::new(
-                format!("has a gate that cannot serve its MPS control daemon: {why}"),
-                hint,
-            )
-        })
-    }
-
-    /// What is wrong with the card's gate, of which one look after the other has had to start one.
-    fn gate_trouble(&mut self, gate: Result<Gate, MpsError>) -> Option<Trouble> {
-        match gate {
-            Err(error) => {
-                let Trouble { why, hint } = mps_trouble(&error);
-                Some(Trouble::new(format!("has no gate: {why}"), hint))
-            }
-            Ok(Gate::Serves) => {
-                self.watch.gate_starts = 0;
-                self.unserved()
-            }
-            Ok(Gate::Started) => {
-                self.watch.gate_starts += 1;
-                (self.watch.gate_starts >= GATE_STARTS).then(|| {
-                    let minor = self.card_id().map_or(0, |card| card.minor);
-                    Trouble::new("has a gate that ends again and again", where_to_look(minor))
-                })
-            }
-        }
+        let gate = match gate {
+            Ok(Gate::Serves) => GateSeen::Serves,
+            Ok(Gate::Started) => GateSeen::Started,
+            Err(error) => GateSeen::Missing(mps_trouble(&error)),
+        };
+        self.happened(CardEvent::Looked(files, gate));
     }
 }

@@ -12,48 +12,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::ControlState;
 use mpsgate_mps::{ControlDaemon, MpsInstance, WedgeCause};
-use mpsgate_node::card::Trouble;
+use mpsgate_node::card::{Card, CardEvent, View};
 
 use super::CardTask;
-use crate::hardware::control::{View, wedge};
+use crate::hardware::control::wedge;
 
 /// While it is wedged and nothing says that it may answer: between two commands.
 const ASK: Duration = Duration::from_secs(4);
 
-/// What is wrong with a control daemon of this pid, for people.
-pub(super) fn wedge_trouble(cause: Option<&WedgeCause>, pid: Option<u32>) -> Trouble {
-    let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-    let (why, hint) = match cause {
-        Some(WedgeCause::Stopped) => {
-            (format!(": somebody stopped it, pid {pid}"), format!("let it go on: kill -CONT {pid}"))
-        }
-        Some(WedgeCause::ServerStopped { server }) => (
-            format!(": somebody stopped its MPS server, pid {server}"),
-            format!("let it go on: kill -CONT {server}"),
-        ),
-        Some(WedgeCause::LogBlocked) => (
-            ": its log was full".to_owned(),
-            "once its containers have ended: mpsgate mps restart GPU".to_owned(),
-        ),
-        Some(WedgeCause::Unknown) | None => (
-            String::new(),
-            format!(
-                "end what else on this node speaks with it, such as nvidia-cuda-mps-control in a \
-                 terminal; see what it does: cat /proc/{pid}/stack; once its containers have \
-                 ended: mpsgate mps restart GPU"
-            ),
-        ),
-    };
-    Trouble::new(format!("has an MPS control daemon that does not answer{why}"), hint)
-}
-
 impl CardTask {
     pub(super) fn is_wedged(&self) -> bool {
-        let node = self.daemon.node();
-        let mps = node.card(&self.uuid).and_then(|card| card.mps.as_ref());
-        mps.is_some_and(|mps| mps.state == ControlState::Wedged)
+        self.daemon.node().card(&self.uuid).is_some_and(Card::is_wedged)
     }
 
     /// Looks at a daemon that is busy, or known not to answer. `is_free`: nothing is seen to keep
@@ -64,50 +34,25 @@ impl CardTask {
         daemon: &Arc<ControlDaemon>,
         is_free: bool,
     ) {
-        let cause = self.cause(mps, daemon).await;
+        let mut cause = self.cause(mps, daemon).await;
         let may_answer = match cause {
             WedgeCause::Stopped | WedgeCause::ServerStopped { .. } => false,
             WedgeCause::LogBlocked => true,
             WedgeCause::Unknown => is_free,
         };
-        self.watch.wedge = Some(cause);
         if !self.is_wedged() || self.unasked_for() >= ASK || may_answer {
-            self.ask(mps, daemon).await;
+            self.ask(mps, daemon, Some(cause)).await;
             if !self.is_wedged() {
                 return;
             }
-            self.watch.wedge = Some(self.cause(mps, daemon).await);
+            cause = self.cause(mps, daemon).await;
         }
-        self.set_view(View::wedged());
+        self.happened(CardEvent::Viewed(View::wedged(Some(cause))));
     }
 
     async fn cause(&self, mps: &Arc<MpsInstance>, daemon: &Arc<ControlDaemon>) -> WedgeCause {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
         let work = move |_: &_| wedge(&mps, &daemon);
         self.daemon.blocking(work).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_cause_is_told_with_what_to_do() {
-        for (cause, expected, command) in [
-            (WedgeCause::Stopped, ": somebody stopped it, pid 7", "kill -CONT 7"),
-            (
-                WedgeCause::ServerStopped { server: 8 },
-                ": somebody stopped its MPS server, pid 8",
-                "kill -CONT 8",
-            ),
-            (WedgeCause::LogBlocked, ": its log was full", "mpsgate mps restart GPU"),
-            (WedgeCause::Unknown, "", "cat /proc/7/stack"),
-        ] {
-            let Trouble { why, hint } = wedge_trouble(Some(&cause), Some(7));
-            let told = format!("has an MPS control daemon that does not answer{expected}");
-            assert_eq!(why, told);
-            assert!(hint.contains(command), "{hint}");
-        }
     }
 }

@@ -134,7 +134,7 @@ fn said(refusal: &Refusal) -> String {
 
 /// The managed card of a device's name.
 fn card_of(node: &Node, device: &str) -> Option<mpsgate_model::GpuUuid> {
-    let managed = node.cards.iter().filter(|card| card.managed.is_some());
+    let managed = node.cards().iter().filter(|card| card.is_managed());
     let mut names = managed.map(|card| &card.uuid);
     names.find(|uuid| mpsgate_dra::device_name(uuid) == device).cloned()
 }

@@ -12,6 +12,7 @@ use mpsgate_token::Share;
 
 use crate::daemon::Daemon;
 use crate::error::chain;
+use crate::files::FileKind;
 use crate::token_store::Tokens;
 
 /// Root's alone: who has the text has the memory, if he can start a container of that pod.
@@ -30,7 +31,7 @@ fn refusal(why: &str, path: &Path) -> Refusal {
 /// Writes the file of one claim, with new tokens.
 pub(super) async fn write(daemon: &Arc<Daemon>, claim: PreparedClaim) -> Result<(), Refusal> {
     let (tokens, directory) = (Arc::clone(&daemon.tokens), daemon.paths.cdi.clone());
-    daemon.blocking(move |_| write_one(&tokens, &directory, &claim)).await
+    daemon.files.run(FileKind::Claims, move || write_one(&tokens, &directory, &claim)).await
 }
 
 fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result<(), Refusal> {
@@ -61,7 +62,7 @@ fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result
 /// Removes the file of one claim; one that is not there is none.
 pub(super) async fn remove(daemon: &Arc<Daemon>, claim_uid: String) -> Result<(), Refusal> {
     let directory = daemon.paths.cdi.clone();
-    let work = move |_: &_| {
+    let work = move || {
         let Some(name) = mpsgate_dra::file_name(&claim_uid) else { return Ok(()) };
         match std::fs::remove_file(directory.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -70,7 +71,7 @@ pub(super) async fn remove(daemon: &Arc<Daemon>, claim_uid: String) -> Result<()
             _ => Ok(()),
         }
     };
-    daemon.blocking(work).await
+    daemon.files.run(FileKind::Claims, work).await
 }
 
 /// The files' names of what is prepared.
@@ -97,7 +98,7 @@ pub(super) async fn write_all(daemon: &Arc<Daemon>) -> Result<(), Refusal> {
     }
     let directory = daemon.paths.cdi.clone();
     let node = Arc::clone(daemon);
-    let work = move |_: &_| {
+    let work = move || {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             // One that was prepared since the list was made has its file.
@@ -107,6 +108,6 @@ pub(super) async fn write_all(daemon: &Arc<Daemon>) -> Result<(), Refusal> {
             }
         }
     };
-    daemon.blocking(work).await;
+    daemon.files.run(FileKind::Claims, work).await;
     all
 }

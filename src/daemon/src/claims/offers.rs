@@ -19,7 +19,7 @@ pub(super) fn of(node: &Node) -> Vec<Offer> {
     if !node.under_mps() {
         return Vec::new();
     }
-    let managed = node.cards.iter().filter(|card| card.managed.is_some());
+    let managed = node.cards().iter().filter(|card| card.is_managed());
     managed.map(|card| of_card(node, card)).collect()
 }
 
@@ -38,7 +38,7 @@ fn of_card(node: &Node, card: &Card) -> Offer {
         proof,
         proven: is_proven,
         memory: card.memory.saturating_sub(node.ledger().withheld(&card.uuid, CLAIM)),
-        clients: card.max_clients.saturating_sub(others),
+        clients: card.max_clients().saturating_sub(others),
         compute: COMPUTE,
         multiuser: card.serves_any_uid(),
         // A card without grants takes any.

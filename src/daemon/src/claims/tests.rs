@@ -1,16 +1,17 @@
 //! What is offered, and which claims have ended.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use mpsgate_config::Schedule;
 use mpsgate_kubernetes::State;
 use mpsgate_model::{
     CLAIM, ClaimName, ClaimShare, Code, Handed, Kind, Mib, PodContainer, PreparedClaim, Priority,
     Refusal,
 };
-use mpsgate_node::card::{Health, Trouble};
+use mpsgate_node::card::{CardEvent, Trouble};
 use mpsgate_node::{Confirmed, Reserved};
 
 use super::*;
-use crate::fixture::{ALL, HOLDER, call, node, uuid};
+use crate::fixture::{ALL, HOLDER, call, control, happens, node, uuid};
 use crate::pods::tests::pod;
 
 fn share(request: &str, gib: u64) -> ClaimShare {
@@ -59,6 +60,11 @@ fn take(node: &mut Node, container: &str, confirmed: &Confirmed) -> Result<Reser
     node.reserve(&call, Some(confirmed), HOLDER, &ALL, 0, &mut Vec::new())
 }
 
+/// It could not be prepared.
+fn failed() -> CardEvent {
+    CardEvent::Failed(Schedule::Mps, Trouble::new("is hot", "cool it"))
+}
+
 /// GiB that claims may have of the one card.
 fn offered(node: &Node) -> u64 {
     offers::of(node).first().unwrap().memory.0 / 1024
@@ -72,9 +78,9 @@ fn a_claim_takes_what_local_containers_and_devices_leave_and_keeps_it() {
     assert_eq!(offered(&node), 12, "a local container is taken off");
     let one = claim(1, "p", vec![share("a", 7)]);
     assert!(prepare(&mut node, &one).unwrap());
-    node.cards[0].health = Health::Unhealthy(Trouble::new("is hot", "cool it"));
+    happens(&mut node, 0, failed());
     assert!(!prepare(&mut node, &one).unwrap(), "asked again, for a pod that may run");
-    node.cards[0].health = Health::Ready;
+    happens(&mut node, 0, CardEvent::Answers(Box::new(control(false))));
     assert_eq!(offered(&node), 12, "kube-scheduler has counted it");
     assert_eq!(node.ledger().withheld(&uuid(0), "aliyun.com/gpu-mem"), Mib(10 * 1024));
     let refused = prepare(&mut node, &claim(2, "q", vec![share("a", 6)])).unwrap_err();
@@ -100,7 +106,7 @@ fn a_claim_takes_what_local_containers_and_devices_leave_and_keeps_it() {
 #[test]
 fn a_card_that_takes_no_grant_takes_no_claim_and_says_why() {
     let mut node = node();
-    node.cards[0].health = Health::Unhealthy(Trouble::new("is hot", "cool it"));
+    happens(&mut node, 0, failed());
     let refused = prepare(&mut node, &claim(1, "p", vec![share("a", 1)])).unwrap_err();
     assert_eq!((refused.code, refused.hint.as_str()), (Code::GpuUnhealthy, "cool it"));
     let offers = offers::of(&node);

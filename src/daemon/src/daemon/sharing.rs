@@ -8,6 +8,7 @@ use mpsgate_node::sharing::{Event, Want};
 use mpsgate_policy::schedule::Word;
 
 use super::Daemon;
+use crate::files::FileKind;
 use crate::orders::Order;
 use crate::{managed, tell};
 
@@ -33,9 +34,11 @@ impl Daemon {
     pub(crate) fn want_schedule(&self, want: Want) {
         let to_remember = self.node().schedule.want(want);
         let path = self.paths.managed();
-        if let Err(error) = managed::set_schedule(&path, to_remember) {
-            log::error!(path:% = path.display(), reason:% = error; "the node's schedule is not remembered");
-        }
+        self.files.post(FileKind::Managed, move || {
+            if let Err(error) = managed::set_schedule(&path, to_remember) {
+                log::error!(path:% = path.display(), reason:% = error; "the node's schedule is not remembered");
+            }
+        });
         self.advance_schedule();
         self.schedule_moved.notify_one();
     }

@@ -5,7 +5,7 @@ use mpsgate_host::engine::Program;
 use mpsgate_testing::need;
 
 use super::*;
-use crate::process::ProcessId;
+use crate::process::{self, ProcessId};
 
 /// An engine with these words, of this test's own process and program.
 fn engine(kind: Kind, words: &[&str]) -> Result<Engine, String> {

@@ -11,7 +11,7 @@ use mpsgate_mps::protocol::{self, Command, Event, parse_log};
 use mpsgate_mps::{
     Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
 };
-use mpsgate_node::card::Trouble;
+use mpsgate_node::card::{Trouble, View};
 use mpsgate_policy::SharedMemory;
 
 use crate::error::chain;
@@ -25,28 +25,6 @@ const SHUTDOWN_LOOK: Duration = Duration::from_millis(20);
 const LOG_BYTES: u64 = 4 << 20;
 /// How the name of a server's shared region begins (libcuda and servers of 535 and 550).
 const REGION_NAME: &str = "/dev/shm/cuda.shm.";
-
-/// A control daemon as last seen.
-#[derive(Debug, Clone)]
-pub(crate) struct View {
-    pub(crate) state: ControlState,
-    pub(crate) servers: Vec<ServerStatus>,
-    /// How they share memory with their clients, where that is to be seen.
-    pub(crate) shared_memory: Option<SharedMemory>,
-    /// Why it could not be asked, where it is not simply silent.
-    pub(crate) trouble: Option<Trouble>,
-}
-
-impl View {
-    fn new(state: ControlState, servers: Vec<ServerStatus>) -> Self {
-        Self { state, servers, shared_memory: None, trouble: None }
-    }
-
-    /// That it does not answer.
-    pub(crate) fn wedged() -> Self {
-        Self::new(ControlState::Wedged, Vec::new())
-    }
-}
 
 /// Asks the control daemon how it is.
 pub(crate) fn view(mps: &MpsInstance) -> View {
@@ -68,8 +46,8 @@ pub(crate) fn view(mps: &MpsInstance) -> View {
         Ok(MpsState::Running { servers: list, .. }) => seen(ControlState::Running, list),
         Ok(MpsState::Fault { servers: list, .. }) => seen(ControlState::Fault, list),
         Ok(MpsState::Dead { .. }) => View::new(ControlState::Dead, Vec::new()),
-        Ok(MpsState::Wedged { .. }) => View::wedged(),
-        Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged() },
+        Ok(MpsState::Wedged { .. }) => View::wedged(None),
+        Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged(None) },
     }
 }
 

@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
+use mpsgate_api::{ClientProcess, Json, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, Refusal};
-use mpsgate_node::card::{CardId, Health, Trouble};
+use mpsgate_node::card::{CardEvent, CardId, Closing, Trouble};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Answer, done};
 use crate::daemon::Daemon;
-use crate::handover::{Told, not_recorded, settled};
+use crate::handover::{PUBLISHING, Told, settled, write_down};
 use crate::line::Line;
 use crate::orders::{Clients, Order};
 use crate::{cards, cgroup, managed, process, snapshot};
@@ -40,7 +40,7 @@ pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> An
     let (card, label, is_stopped) = {
         let node = daemon.node();
         let card = node.find_card(&call.gpu)?;
-        if card.managed.is_none() {
+        if !card.is_managed() {
             return Err(Refusal::new(
                 Code::GpuUnmanaged,
                 format!("{} is not managed, so it has no MPS of mpsgate's", card.label()),
@@ -63,7 +63,7 @@ pub(crate) async fn mps(daemon: &Arc<Daemon>, line: &mut Line, call: &Mps) -> An
     if !call.confirmed {
         let doing = format!("listing the clients of {label}");
         let list = told.wait(&doing, list(daemon, &card)).await;
-        return list.into_reply(daemon, &card, call.action);
+        return Ok(list.into_reply(daemon, &card, call.action));
     }
     let ended = match call.action {
         MpsAction::Stop => stop(daemon, &mut told, &card, &label).await,
@@ -80,24 +80,18 @@ async fn stop(
     label: &str,
 ) -> Result<String, Refusal> {
     // Written down first: what a crash leaves half stopped is stopped at the next start.
-    remember(daemon, card, true)?;
+    remember(daemon, told, card, true).await?;
     crash_point!("mps_stop.recorded");
     let stopped = order(daemon, told, card, label, |reply| Order::Stop { reply }).await;
     if let Err(refusal) = stopped {
         // Its card task brings it up again.
-        remember(daemon, card, false)?;
+        remember(daemon, told, card, false).await?;
         return Err(refusal);
     }
     crash_point!("mps_stop.ended");
     let broken = broken(daemon, card);
     daemon.card_tasks().remove(&card.uuid);
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.mps = None;
-        card.server_uid = None;
-    }
-    daemon.tell_change();
-    // The compute mode has changed.
-    daemon.look.notify_one();
+    daemon.happened(&card.uuid, CardEvent::Stopped);
     log::warn!(uuid = card.uuid.as_str(), grants_broken = broken; "MPS stopped by the operator");
     Ok(format!(
         "the MPS of {label} is stopped{}; no container gets memory of it until: mpsgate mps restart {}",
@@ -113,17 +107,10 @@ async fn restart(
     label: &str,
 ) -> Result<String, Refusal> {
     // A container that is created meanwhile would lose what it is given.
-    fence(
-        daemon,
-        card,
-        Some(Trouble::new(
-            "is being restarted by the operator",
-            "try again in a moment; mpsgate status shows when it is ready",
-        )),
-    );
+    daemon.happened(&card.uuid, CardEvent::Closed(Closing::Restart));
     let restarted = order(daemon, told, card, label, |reply| Order::Restart { reply }).await;
     crash_point!("mps_restart.ended");
-    fence(daemon, card, None);
+    daemon.happened(&card.uuid, CardEvent::Reopened);
     restarted?;
     let broken = broken(daemon, card);
     log::warn!(uuid = card.uuid.as_str(), grants_broken = broken; "MPS restarted by the operator");
@@ -138,10 +125,7 @@ async fn start(
     card: &CardId,
     label: &str,
 ) -> Result<String, Refusal> {
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.health = Health::Starting;
-    }
-    remember(daemon, card, false)?;
+    remember(daemon, told, card, false).await?;
     crash_point!("mps_start.recorded");
     cards::start(daemon, &card.uuid);
     come_up(daemon, told, card, label).await?;
@@ -194,31 +178,18 @@ fn broken(daemon: &Daemon, card: &CardId) -> usize {
     node.ledger().on_card(&card.uuid).filter(|entry| entry.broken_ms.is_some()).count()
 }
 
-/// Closes the card to new containers, or opens it.
-fn fence(daemon: &Daemon, card: &CardId, trouble: Option<Trouble>) {
-    if let Some(card) = daemon.node().card_mut(&card.uuid) {
-        card.closed = trouble;
-    }
-    daemon.tell_change();
-}
-
 /// Keeps the card stopped over a restart of mpsgated, or forgets that.
-fn remember(daemon: &Daemon, card: &CardId, stopped: bool) -> Result<(), Refusal> {
-    managed::set_stopped(&daemon.paths.managed(), &card.uuid, stopped)
-        .map_err(|error| not_recorded(daemon, &error))?;
-    {
-        let mut node = daemon.node();
-        if stopped {
-            node.stopped.insert(card.uuid.clone());
-        } else {
-            node.stopped.remove(&card.uuid);
-        }
-        if let Some(card) = node.card_mut(&card.uuid) {
-            card.set_stopped(stopped);
-        }
-    }
-    snapshot::publish(daemon);
-    daemon.tell_change();
+async fn remember(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+    stopped: bool,
+) -> Result<(), Refusal> {
+    let uuid = card.uuid.clone();
+    write_down(daemon, told, move |path| managed::set_stopped(path, &uuid, stopped)).await?;
+    let wanted = if stopped { CardEvent::StopWanted } else { CardEvent::StartWanted };
+    daemon.happened(&card.uuid, wanted);
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     Ok(())
 }
 
@@ -291,7 +262,7 @@ fn name(daemon: &Daemon, card: &CardId, clients: Clients) -> Vec<ServerClients> 
 }
 
 impl List {
-    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Answer {
+    fn into_reply(self, daemon: &Daemon, card: &CardId, action: MpsAction) -> Reply {
         let status = daemon.node().status();
         let grants = status.grants.into_iter().filter(|grant| grant.card == card.uuid.as_str());
         let index = status.cards.iter().find(|known| known.uuid == card.uuid.as_str());
@@ -303,10 +274,6 @@ impl List {
             servers: self.servers,
             unknown: self.unknown,
         };
-        // Plain fields: there is nothing in it that JSON cannot hold.
-        serde_json::to_string(&list).map(|list| Reply::WouldEnd { list }).map_err(|error| {
-            let why = format!("the list cannot be written: {error}");
-            Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-        })
+        Reply::WouldEnd { list: Json::of(&list) }
     }
 }

@@ -13,16 +13,16 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mpsgate_api::{Asking, Qualify, Reply};
+use mpsgate_api::{Asking, Json, Qualify, Reply};
 use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal};
-use mpsgate_node::card::Asking as Asked;
+use mpsgate_node::card::{Asking as Asked, CardEvent};
 use mpsgate_oci::runtime_log::rfc3339;
-use mpsgate_policy::Disturbance;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Answer as ToCaller, done};
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
 use crate::orders::Order;
@@ -48,7 +48,7 @@ pub(crate) async fn qualify(daemon: &Arc<Daemon>, line: &mut Line, call: &Qualif
         Qualify::Answer { id, answer } => self::answer(daemon, &mut told, id, answer).await,
         Qualify::End { id, keep } => {
             let _turn = told.turn(daemon).await;
-            end(daemon, id, *keep).await
+            end(daemon, &mut told, id, *keep).await
         }
     }
 }
@@ -68,7 +68,7 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
         (subject, node.card_id(card), card.index)
     };
     daemon.tell_change();
-    snapshot::publish(daemon);
+    drop(snapshot::publish(daemon));
     let refusal = match told.wait("closing the card", close(daemon, &card.uuid)).await {
         None => in_use(daemon, told, &card).await,
         refusal => refusal,
@@ -89,17 +89,14 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
     log::info!(uuid = card.uuid.as_str(), id = id.as_str(); "card is being asked");
     let control = daemon.settings.now().mps.control.clone();
     let asking = Asking { id, subject, card_index, control };
-    serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
-        let why = format!("the answer cannot be written: {error}");
-        Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
-    })
+    Ok(Reply::Asking { asking: Json::of(&asking) })
 }
 
 /// Has no scheduler send pods to a card that kubelet knows. Why it is not asked, where one came all
 /// the same, or may come.
 async fn close(daemon: &Daemon, card: &GpuUuid) -> Option<Refusal> {
     let api_server = daemon.api_server.get()?;
-    if daemon.node().card(card)?.qualified.is_awaited {
+    if daemon.node().card(card)?.qualified().is_awaited {
         return None;
     }
     if !api_server.shows_closed(card).await {
@@ -124,8 +121,16 @@ fn not_asked() -> Refusal {
 }
 
 /// Takes an answer, and says what of it counts.
-async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &str) -> ToCaller {
-    let answer: Answer = serde_json::from_str(answer).map_err(|error| unread(&error))?;
+async fn answer(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    id: &str,
+    answer: &Json<Answer>,
+) -> ToCaller {
+    let answer = answer.read().map_err(|error| {
+        let why = format!("the answer cannot be read or written: {error}");
+        Refusal::new(Code::DaemonVersion, why, "use the mpsgate of the same package as mpsgated")
+    })?;
     let card = daemon.node().asked_card(id).map(|card| card.uuid.clone()).ok_or_else(not_asked)?;
     if answer.may_be_chance() {
         told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
@@ -137,13 +142,7 @@ async fn answer(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, answer: &st
             meanwhile = answer.meanwhile.as_str(); "an answer does not count"
         );
     }
-    let reply = serde_json::to_string(&answer).map(|answer| Reply::Answered { answer });
-    reply.map_err(|error| unread(&error))
-}
-
-fn unread(error: &serde_json::Error) -> Refusal {
-    let why = format!("the answer cannot be read or written: {error}");
-    Refusal::new(Code::DaemonVersion, why, "use the mpsgate of the same package as mpsgated")
+    Ok(Reply::Answered { answer: Json::of(&answer) })
 }
 
 /// Returns once control daemon, gate and NVML have told of a card after this moment, so that what
@@ -152,7 +151,7 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
     let known = || {
         let node = daemon.node();
         let card = node.card(card)?;
-        Some((card.qualified.asking.as_ref()?.told, card.watched.looks))
+        Some((card.qualified().asking.as_ref()?.told, card.watched().looks))
     };
     let over = async {
         let (reply, viewed) = oneshot::channel();
@@ -166,15 +165,12 @@ async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
             tokio::time::sleep(POLL).await;
         }
     };
-    if timeout(FRESH, over).await.is_err()
-        && let Some(card) = daemon.node().card_mut(card)
-    {
-        let words = format!("its gate or NVML told nothing of it for {} s", FRESH.as_secs());
-        card.saw(Disturbance::Gate, words);
+    if timeout(FRESH, over).await.is_err() {
+        daemon.happened(card, CardEvent::Untold(FRESH));
     }
 }
 
-async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
+async fn end(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, keep: bool) -> ToCaller {
     let Asked { subject, answers, .. } = over(daemon, id).ok_or_else(not_asked)?;
     if !keep || answers.is_empty() {
         return done(String::new());
@@ -190,14 +186,15 @@ async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
             "mpsgate qualify asks again",
         ));
     }
-    let older = daemon.node().card(&subject.card).and_then(|card| card.qualified.found.clone());
+    let older = daemon.node().card(&subject.card).and_then(|card| card.qualified().found.clone());
     let asked = Qualification::new(subject, answers);
     let Some(found) = asked.beside(older.as_ref()) else {
         return done("nothing could be asked; the answers of before stay in force".to_owned());
     };
     let (kept, directory) = (found.clone(), daemon.paths.qualification());
-    let store = move |_: &_| qualification::store(&directory, &kept);
-    let stored = daemon.blocking(store).await;
+    let store = move || qualification::store(&directory, &kept);
+    let stored = daemon.files.run(FileKind::Answers, store);
+    let stored = told.wait("the answers are being written down", stored).await;
     stored.map_err(|error| not_written(daemon, &daemon.paths.qualification(), &error))?;
     let card = found.subject.card.clone();
     {
@@ -205,17 +202,17 @@ async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> ToCaller {
         node.set_answers(&card, Ok(Some(found)));
         node.conclude();
     }
-    snapshot::publish(daemon);
+    drop(snapshot::publish(daemon));
     daemon.tell_change();
     log::info!(uuid = card.as_str(); "card was asked, and its answers count");
     done(format!("the answers of {card} count from now on"))
 }
 
 /// Opens the card again; what it was asked and has answered, where it still was.
-fn over(daemon: &Daemon, id: &str) -> Option<Asked> {
+fn over(daemon: &Arc<Daemon>, id: &str) -> Option<Asked> {
     let asked = daemon.node().end_asking(id);
     if asked.is_some() {
-        snapshot::publish(daemon);
+        drop(snapshot::publish(daemon));
         daemon.tell_change();
     }
     asked

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::Answer;
 use crate::daemon::Daemon;
+use crate::files::FileKind;
 use crate::handover::Told;
 use crate::line::Line;
 use crate::machine::ThisMachine;
@@ -32,7 +33,8 @@ pub(crate) async fn resize(daemon: &Arc<Daemon>, line: &mut Line, call: &Resize)
     }
     let doing = "the driver is to change the limit of the container's cgroup";
     told.wait(doing, change(daemon, key, each, what == Resized::Down)).await?;
-    if let Err(refusal) = daemon.recorded().await {
+    let recorded = daemon.recorded();
+    if let Err(refusal) = told.wait("the grant is being recorded", recorded).await {
         // A restart would not know of it.
         let _ = change(daemon, key, grant.memory, false).await;
         return Err(refusal);
@@ -50,5 +52,8 @@ async fn change(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Resul
     let ends = || Refusal::new(Code::DaemonAway, "mpsgated is ending", "try again");
     let order = LimitOrder::Resize { key: key.clone(), each, held, reply };
     daemon.limits.send(order).map_err(|_| ends())?;
-    answer.await.unwrap_or_else(|_| Err(ends()))
+    let changed = answer.await.unwrap_or_else(|_| Err(ends()));
+    // Whoever is told of the size finds it in the exec record.
+    daemon.files.settled(FileKind::Records).await;
+    changed
 }

@@ -6,6 +6,7 @@ use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Pending};
 
 use crate::daemon::Daemon;
 use crate::error::chain;
+use crate::files::FileKind;
 use crate::kubelet::log_level;
 use mpsgate_host::clock::now_ms;
 
@@ -23,8 +24,8 @@ impl Plugin {
         };
         let card = ask.card().map(ToString::to_string);
         let tokens = Arc::clone(&self.daemon.tokens);
-        let work = move |_: &_| tokens.sign(memory, ask.resource, card);
-        self.daemon.blocking(work).await.map_err(|error| {
+        let work = move || tokens.sign(memory, ask.resource, card);
+        self.daemon.files.run(FileKind::Tokens, work).await.map_err(|error| {
             let (why, hint) = (chain(&error), error.hint());
             Denied::new(format!("no token can be made for it: {why}; hint: {hint}"))
         })

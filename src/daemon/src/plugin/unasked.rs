@@ -26,7 +26,7 @@ impl Unasked {
 
     /// The cards that kubelet is not told of now; it is told of all others.
     pub(super) fn awaited(&mut self, node: &Node, now: Instant) -> BTreeSet<GpuUuid> {
-        let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+        let managed = || node.cards().iter().filter(|card| card.is_managed());
         let names: BTreeSet<&GpuUuid> = managed().map(|card| &card.uuid).collect();
         self.since.retain(|card, _| names.contains(card));
         self.known.retain(|card| names.contains(card));
@@ -34,7 +34,7 @@ impl Unasked {
         for card in managed() {
             let since = *self.since.entry(card.uuid.clone()).or_insert(now);
             let in_time = now.saturating_duration_since(since) < self.limit;
-            let waits = node.is_unasked(card) && (in_time || card.qualified.asking.is_some());
+            let waits = node.is_unasked(card) && (in_time || card.qualified().asking.is_some());
             if waits && !self.known.contains(&card.uuid) && !self.limit.is_zero() {
                 awaited.insert(card.uuid.clone());
             } else {
@@ -49,9 +49,10 @@ impl Unasked {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use mpsgate_model::Qualification;
+    use mpsgate_node::card::{CardEvent, ManagedBy};
 
     use super::*;
-    use crate::fixture::{ALL, HOLDER, call, node, uuid};
+    use crate::fixture::{ALL, HOLDER, call, happens, node, uuid};
 
     const LIMIT: Duration = Duration::from_secs(120);
 
@@ -70,9 +71,9 @@ mod tests {
         node.set_answers(&uuid(0), Ok(None));
         assert!(!waits(&mut cards, &node, start), "kubelet knows it");
         // Given back and handed over again it is a new one.
-        let managed = node.cards[0].managed.take();
+        happens(&mut node, 0, CardEvent::TakenBack);
         assert!(!waits(&mut cards, &node, start));
-        node.cards[0].managed = managed;
+        happens(&mut node, 0, CardEvent::HandedOver(ManagedBy::Settings));
         assert!(waits(&mut cards, &node, start));
     }
 

@@ -33,9 +33,9 @@ pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
         parts_of(node, uid, pod, &promise.request, &promise.containers, &mut parts);
     }
     let free: Vec<(GpuUuid, Mib)> = node
-        .cards
+        .cards()
         .iter()
-        .filter(|card| card.managed.is_some())
+        .filter(|card| card.is_managed())
         .map(|card| {
             let granted = node.ledger().granted(&card.uuid);
             (card.uuid.clone(), card.memory.saturating_sub(granted))
@@ -85,7 +85,7 @@ fn parts_of(
             continue;
         }
         let indices = pod.chosen_cards(name);
-        let chosen = node.cards.iter().filter(|card| indices.contains(&card.index));
+        let chosen = node.cards().iter().filter(|card| indices.contains(&card.index));
         let chosen: Vec<GpuUuid> = chosen.map(|card| card.uuid.clone()).collect();
         for (resource, mib) in limits.memory() {
             let mib = mib.min(left);

@@ -1,13 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 use std::collections::BTreeMap;
 
-use crate::fixture::{ALL, HOLDER, call, node, uuid};
+use crate::fixture::{ALL, HOLDER, add_card, call, happens, node, uuid};
+use mpsgate_config::Schedule;
 use mpsgate_deviceplugin::Event;
 use mpsgate_kubernetes::{Container, Lifecycle, Limits, Pod, Pods};
 use mpsgate_model::{CardReport, GpuSelector, GrantKey, Handed, Kind, Mib, PodContainer};
 use mpsgate_node::Confirmed;
 use mpsgate_node::Node;
-use mpsgate_node::card::{Health, Trouble};
+use mpsgate_node::card::{CardEvent, Trouble};
 use mpsgate_node::sharing::Scheduling;
 use mpsgate_policy::schedule::Wants;
 use mpsgate_policy::schedule::Word;
@@ -20,10 +21,12 @@ use crate::around::served::Served;
 /// Two cards of 15 GiB.
 fn two_cards() -> Node {
     let mut node = node();
-    let mut second = node.cards.first().unwrap().clone();
-    (second.uuid, second.index, second.minor) = (uuid(1), 1, 4);
-    node.cards.push(second);
+    add_card(&mut node, 1);
     node
+}
+
+fn take_both_back(node: &mut Node) {
+    (0..2).for_each(|n| happens(node, n, CardEvent::TakenBack));
 }
 
 pub(crate) fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
@@ -171,7 +174,7 @@ fn memory_over_several_cards_is_promised_on_each_of_them_where_the_node_shares()
     wide.gpu_count = Some("2".to_owned());
     let pods = [wide];
     assert_eq!(promised(&mut node, &pods), [of("a", "main", 0, 8)], "it will be refused under MPS");
-    let settings = mpsgate_config::Schedule::Share;
+    let settings = Schedule::Share;
     node.schedule = Scheduling::start(Wants { settings, label: None }, &[]);
     assert_eq!(promised(&mut node, &pods), [of("a", "main", 0, 4), of("a", "main", 1, 4)]);
     let local = reserve(&mut node, "local", None, 12).unwrap_err();
@@ -239,7 +242,7 @@ fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
 fn a_size_is_served_for_a_card_of_ours_that_has_room() {
     let mut node = two_cards();
     assert_eq!(node.largest_gib(), Some(15));
-    node.cards.iter_mut().for_each(|card| card.managed = None);
+    take_both_back(&mut node);
     assert_eq!(node.largest_gib(), None);
 }
 
@@ -266,7 +269,7 @@ fn the_node_shows_where_its_handlers_lead_while_it_has_cards_or_may_have() {
     assert_eq!(shown(&node, &around), (false, None));
     around.handlers = Some(Handlers::of(&[]));
     assert_eq!(shown(&node, &around), (true, Some("HandlersUnknown".to_owned())));
-    node.cards.iter_mut().for_each(|card| card.managed = None);
+    take_both_back(&mut node);
     assert!(shown(&node, &around).0, "NVML has not said that there is none");
     node.driver.version = Some("550.163.01".to_owned());
     assert_eq!(shown(&node, &around), (false, None));
@@ -316,7 +319,7 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     );
 
     let trouble = || Trouble::new("is hot", "cool it");
-    node.cards.first_mut().unwrap().health = Health::Unhealthy(trouble());
+    happens(&mut node, 0, CardEvent::Failed(Schedule::Mps, trouble()));
     assert_eq!(
         ready(&node),
         said(
@@ -325,14 +328,14 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
             "1 of 2 cards take GPU memory requests; guarantee level mps, not proven on each of them"
         )
     );
-    node.cards.last_mut().unwrap().health = Health::Unhealthy(trouble());
+    happens(&mut node, 1, CardEvent::Failed(Schedule::Mps, trouble()));
     let (is, reason, message) = ready(&node);
     assert_eq!((is, reason.as_str()), (false, "NoCardReady"));
     assert!(message.contains("is hot; cool it"), "{message}");
     node.driver.trouble = Some(trouble());
     assert_eq!(ready(&node).1, "NVMLNotReady");
     node.driver.trouble = None;
-    node.cards.iter_mut().for_each(|card| card.managed = None);
+    take_both_back(&mut node);
     assert_eq!(ready(&node).1, "NoManagedCard");
     assert_eq!(
         shown(&node, &Pods::default(), false).cards,
@@ -371,7 +374,7 @@ fn no_pod_is_sent_while_kubelet_would_fail_it_for_good() {
     assert_eq!((healthy, ready, reason.as_str()), (0, false, "Ending"));
     assert!(message.contains("kubectl get pods"), "{message}");
     // Nobody is told to wait for cards that are not there.
-    node.cards.iter_mut().for_each(|card| card.managed = None);
+    take_both_back(&mut node);
     let report = report::of(&node, &around, &Pods::default(), true);
     assert_eq!(report.ready.unwrap().reason, "NoManagedCard");
 }

@@ -23,15 +23,19 @@ const MOST: usize = 1024;
 pub(crate) enum Said {
     Nothing,
     /// So much of a certain card.
-    Given {
-        /// The job's number.
-        id: u32,
-        request: Request,
-        /// What to do, where that is more than the card has.
-        hint: Option<String>,
-    },
+    Given(Given),
     /// It is not to be known, or cannot be had of any card.
     Refused(Refusal),
+}
+
+/// What Slurm has given a job of a card.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    /// The job's number.
+    pub(crate) id: u32,
+    pub(crate) request: Request,
+    /// What to do, where that is more than the card has.
+    pub(crate) hint: Option<String>,
 }
 
 /// Locked by the task whose turn it is.

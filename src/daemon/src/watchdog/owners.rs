@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpsgate_gpu::{GpuProcess, ProcessKind};
@@ -34,7 +35,7 @@ pub(super) struct Owners {
     /// By card: until when what NVML last told of its holders counts. Each look at the card sets it
     /// anew. Before the first look it counts from the card's first holder on.
     until: BTreeMap<GpuUuid, Instant>,
-    record: Record,
+    record: Arc<Mutex<Record>>,
     /// Read when the first process of a round asks for them.
     trees: Trees,
     /// Changes of the ledger when it was found out.
@@ -76,7 +77,7 @@ impl Owners {
         }
         let until = Instant::now() + rest.unwrap_or(LAPSE);
         let until = holders.keys().map(|card| (card.clone(), until)).collect();
-        Self { holders, until, record, ..Self::default() }
+        Self { holders, until, record: Arc::new(Mutex::new(record)), ..Self::default() }
     }
 
     /// Forgets whose the pids on cards are that nobody looks at any more.
@@ -107,14 +108,18 @@ impl Owners {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// After them: forgets who is on no card any more.
-    pub(super) fn end(&mut self) {
+    /// After them: forgets who is on no card any more. What writes down what is known, and blocks;
+    /// `None` where the one before has not been done yet: the next has what it would write.
+    pub(super) fn end(&mut self) -> Option<impl FnOnce() + Send + use<>> {
         for (card, holders) in &mut self.holders {
             lapse(holders, self.until.get(card).copied());
         }
-        self.record.keep(&self.holders);
         let round = self.round;
         self.known.retain(|_, known| known.round == round);
+        let is_idle = Arc::strong_count(&self.record) == 1;
+        let (record, holders) =
+            is_idle.then(|| (Arc::clone(&self.record), self.holders.clone()))?;
+        Some(move || record.lock().unwrap_or_else(PoisonError::into_inner).keep(&holders))
     }
 
     /// The processes of one card, with their owners. `before`: the moment in ticks before NVML was
@@ -251,6 +256,11 @@ mod tests {
         assert_eq!(is_named(Ok(None)), [false, false]);
     }
 
+    /// Ends a round, as the watchdog does.
+    fn end(owners: &mut Owners) {
+        owners.end().unwrap()();
+    }
+
     /// A client of the grant that was looked at while it lived, and what knows of it.
     fn client(record: PathBuf) -> (Owners, Spawned) {
         let client = Spawned::new();
@@ -258,7 +268,7 @@ mod tests {
         let process = process::identify(client.pid()).unwrap();
         owners.hand_over(example_gpu(0), process, grant(), |_| true);
         assert!(is_its(&mut owners, &client));
-        owners.end();
+        end(&mut owners);
         (owners, client)
     }
 
@@ -282,13 +292,13 @@ mod tests {
         }
         let cases: [(&str, Step, bool); 5] = [
             ("a look", |_| {}, true),
-            ("its round ends", Owners::end, true),
+            ("its round ends", end, true),
             ("no look for a while", wait, false),
             (
                 "no look for a while, and rounds without this card",
                 |owners| {
                     wait(owners);
-                    owners.end();
+                    end(owners);
                     owners.until.insert(example_gpu(0), Instant::now() + LAPSE);
                 },
                 false,

@@ -14,7 +14,7 @@ use mpsgate_node::holders::Holders;
 use serde::{Deserialize, Serialize};
 
 use crate::error::chain;
-use crate::managed::write_file;
+use crate::files::write_file;
 
 const FORMAT: u32 = 1;
 
@@ -134,7 +134,8 @@ mod tests {
         record.keep(&cards);
         assert!(!is_old(&record));
         let text = std::fs::read_to_string(&path).unwrap();
-        for other in [text.replace("\"format\":1", "\"format\":2"), "{".to_owned(), String::new()] {
+        let of = |format: &str| text.replace("\"format\":1", format);
+        for other in [of("\"format\":2"), of("\"format\":0"), "{".to_owned(), String::new()] {
             std::fs::write(&path, other).unwrap();
             assert_eq!(Record::open(path.clone()).1, BTreeMap::new());
         }

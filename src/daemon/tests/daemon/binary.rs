@@ -258,6 +258,8 @@ fn a_full_run_refuses_reservations_and_recovers() {
     let mpsgate_api::Reply::Refused(refusal) = refused else { panic!("{refused:?}") };
     assert_eq!(refusal.code, "E_LEDGER");
     assert!(refusal.sentence.contains("No space left on device"), "{refusal:?}");
+    let status = call(Call::Status);
+    assert!(matches!(status, mpsgate_api::Reply::Status(_)), "{status:?}");
     fs::remove_file(fill).unwrap();
     let reserved = call(Call::Reserve(request("web", 1)));
     assert!(matches!(reserved, mpsgate_api::Reply::Reserved { .. }), "{reserved:?}");

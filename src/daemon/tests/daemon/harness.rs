@@ -14,7 +14,7 @@ use mpsgate_api::{
 };
 use mpsgate_config::paths::GATE_ORDERS;
 use mpsgate_config::{Config, Listen, Manage};
-use mpsgate_daemon::{DaemonError, Paths, serve};
+use mpsgate_daemon::{DaemonError, Files, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_mps::{HoldSpawner, MpsDirectories, MpsInstance};
@@ -25,6 +25,7 @@ pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::disk::Disk;
 use crate::grants::Cgroup;
 
 /// Those that [`Running::activate`] has made, by the socket of their node: they go with it.
@@ -37,6 +38,8 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     /// For how long kubelet is not told of a card that was never asked.
     pub(crate) qualify_first: Duration,
+    /// Where it writes.
+    pub(crate) disk: Disk,
     cards: u32,
     /// As mpsgated starts one where no systemd runs. Of the test's, so that it ends with it.
     holder: Mutex<Option<Holder>>,
@@ -73,7 +76,8 @@ impl Node {
         // Tests run side by side.
         config.metrics.listen = Listen::Off;
         let holder = Mutex::default();
-        Self { dir, paths, config, cards, qualify_first: Duration::ZERO, holder }
+        let (disk, qualify_first) = (Disk::default(), Duration::ZERO);
+        Self { dir, paths, config, cards, disk, qualify_first, holder }
     }
 
     /// No card managed yet.
@@ -141,16 +145,18 @@ impl Node {
     fn run(&self, settings: Option<PathBuf>) -> Running {
         init_log();
         self.hold();
-        let (paths, config) = (self.paths.clone(), self.config.clone());
+        let (paths, config, disk) = (self.paths.clone(), self.config.clone(), self.disk.clone());
+        let files = Files::start(move |kind| disk.pass(kind)).unwrap();
         let qualify_first = self.qualify_first;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let result = runtime.block_on(serve(paths, config, settings, qualify_first, async {
-                let _ = stopped.await;
-                "test"
-            }));
+            let result =
+                runtime.block_on(serve(paths, files, config, settings, qualify_first, async {
+                    let _ = stopped.await;
+                    "test"
+                }));
             runtime.shutdown_timeout(LIMIT);
             result
         });

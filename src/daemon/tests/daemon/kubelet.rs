@@ -252,6 +252,7 @@ fn nothing_is_registered_while_no_card_is_handed_over() {
     let node = Node::unmanaged(1);
     let kubelet = OnNode::start(&node);
     let daemon = node.start();
+    wait_for("the node is told", || node.paths.snapshot().exists());
     assert!(daemon.status().device_plugin.is_empty() && !snapshot(&node).device_plugin);
     daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
     kubelet.until(MEM, 15, 15);

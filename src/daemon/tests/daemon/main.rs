@@ -13,6 +13,7 @@
 mod binary;
 mod cards;
 mod claims;
+mod disk;
 mod gate;
 mod grants;
 mod harness;

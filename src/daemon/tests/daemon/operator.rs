@@ -15,7 +15,7 @@ fn mps(action: MpsAction, confirmed: bool) -> Call {
 
 fn listed(daemon: &Running, action: MpsAction) -> WouldEnd {
     match daemon.call(mps(action, false)) {
-        Reply::WouldEnd { list } => serde_json::from_str(&list).unwrap(),
+        Reply::WouldEnd { list } => list.read().unwrap(),
         other => panic!("{other:?}"),
     }
 }

@@ -14,7 +14,7 @@ use crate::harness::{
 
 fn begin(daemon: &Running, gpu: &str) -> Result<Asking, WireRefusal> {
     match daemon.call(Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() })) {
-        Reply::Asking { asking } => Ok(serde_json::from_str(&asking).unwrap()),
+        Reply::Asking { asking } => Ok(asking.read().unwrap()),
         Reply::Refused(refusal) => Err(refusal),
         other => panic!("{other:?}"),
     }
@@ -22,9 +22,9 @@ fn begin(daemon: &Running, gpu: &str) -> Result<Asking, WireRefusal> {
 
 /// What counts of an answer.
 fn answered(daemon: &Running, id: &str, answer: &str) -> Result<Answer, WireRefusal> {
-    let (id, answer) = (id.to_owned(), answer.to_owned());
+    let (id, answer) = (id.to_owned(), answer.to_owned().into());
     match daemon.call(Call::Qualify(Qualify::Answer { id, answer })) {
-        Reply::Answered { answer } => Ok(serde_json::from_str(&answer).unwrap()),
+        Reply::Answered { answer } => Ok(answer.read().unwrap()),
         Reply::Refused(refusal) => Err(refusal),
         other => panic!("{other:?}"),
     }
@@ -238,9 +238,14 @@ fn a_no_while_a_process_of_nobody_uses_the_card_is_none() {
         let process = json!([{ "pid": stranger.pid(), "used_mib": mib, "kind": kind }]);
         node.nvml(|state| state["cards"][0]["processes"] = process);
     };
+    let pid = stranger.pid();
+    used("compute", 9000);
+    let refusal = begin(&daemon, "0").unwrap_err();
+    assert_eq!(refusal.code, "E_GPU_IN_USE");
+    assert!(refusal.sentence.contains(&format!("pid {pid}")), "{refusal:?}");
+    node.nvml(|state| state["cards"][0]["processes"] = json!([]));
     let answer = disturbed(&daemon, Question::Limit, || used("compute", 9000));
     assert_eq!(answer.verdict, Verdict::Unanswered);
-    let pid = stranger.pid();
     assert!(
         answer.meanwhile.contains(&format!("without a grant used it: pid {pid}")),
         "{answer:?}"

@@ -58,11 +58,11 @@ fn a_process_that_asks_again_after_a_restart_has_the_reservation_that_it_had() {
 }
 
 #[test]
-fn a_ledger_that_is_cut_off_or_newer_keeps_the_daemon_from_starting_and_stays() {
+fn a_ledger_that_is_cut_off_or_of_another_format_keeps_the_daemon_from_starting_and_stays() {
     let node = Node::new(1);
     drop(node.start());
     let path = node.paths.ledger().join("ledger.json");
-    for text in ["{\"format\":1,\"gener", "{\"format\":2}"] {
+    for text in ["{\"format\":1,\"gener", "{\"format\":2}", "{\"format\":0}"] {
         fs::write(&path, text).unwrap();
         let error = node.try_start().ended().unwrap_err();
         assert!(matches!(error, DaemonError::Ledger(_)), "{error}");
@@ -118,7 +118,9 @@ fn a_list_of_cards_that_cannot_be_read_keeps_the_daemon_from_starting_and_stays(
 fn the_snapshot_tells_the_shim_cards_and_namespace() {
     let node = Node::new(2);
     let _daemon = node.start();
-    let snapshot = NodeSnapshot::parse(&fs::read(node.paths.snapshot()).unwrap()).unwrap();
+    let read = || NodeSnapshot::parse(&fs::read(node.paths.snapshot()).ok()?).ok();
+    wait_for("the node is told", || read().is_some());
+    let snapshot = read().unwrap();
     assert_eq!(snapshot.ipc_inode, fs::metadata("/proc/self/ns/ipc").unwrap().ino());
     let cards: Vec<_> =
         snapshot.cards.iter().map(|c| (c.uuid.as_str(), c.index, c.managed)).collect();

@@ -79,7 +79,7 @@ fn without_mps_a_container_gets_several_cards_and_no_control_daemon_runs() {
         assert_eq!(node.control_pid(u32::try_from(n).unwrap()), None);
     }
     assert_eq!(leases(&node.paths.leases()), 0);
-    wait_for("the shim knows", || snapshot(&node).share);
+    wait_for("the shim knows", || node.paths.snapshot().exists() && snapshot(&node).share);
 
     daemon.reserve(on_card(request("one", 9), 1)).unwrap();
     let two = daemon.reserve(spread("two", 8, 2)).unwrap();

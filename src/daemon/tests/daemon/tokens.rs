@@ -57,7 +57,7 @@ fn a_pods_container_gets_what_its_token_says_and_no_more() {
     assert_eq!(daemon.reserve(elsewhere).unwrap_err().code, "E_UNKNOWN_GPU");
 }
 
-fn call_of(node: &Node, id: &str, gib: u64, uid: &str) -> Reserve {
+pub(crate) fn call_of(node: &Node, id: &str, gib: u64, uid: &str) -> Reserve {
     call(id, &token(node, gib), pod(uid, "main"))
 }
 

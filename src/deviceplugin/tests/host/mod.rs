@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Pending};
 
-/// A daemon that grants up to an amount and writes down what it is told.
+/// A daemon that grants up to an amount and records the events.
 #[derive(Default)]
 pub struct Daemon {
-    pub told: Mutex<Vec<String>>,
+    pub events: Mutex<Vec<String>>,
     pub asked: Mutex<Vec<Allocation>>,
     pub hangs: AtomicBool,
 }
 
 impl Daemon {
     pub fn count(&self, sentence: &str) -> usize {
-        self.told.lock().unwrap().iter().filter(|told| told.contains(sentence)).count()
+        self.events.lock().unwrap().iter().filter(|event| event.contains(sentence)).count()
     }
 }
 
-/// More than this is denied.
+/// Larger requests are denied.
 pub const MOST_MIB: u64 = 8 * 1024;
 
 impl Host for Daemon {
@@ -44,6 +44,6 @@ impl Host for Daemon {
     }
 
     fn tell(&self, event: Event) {
-        self.told.lock().unwrap().push(format!("{:?}: {event}", event.level()));
+        self.events.lock().unwrap().push(format!("{:?}: {event}", event.level()));
     }
 }

@@ -1,5 +1,5 @@
-//! What a result of a claim's allocation has consumed of its card: the amounts that the scheduler
-//! has written down.
+//! What a result of a claim's allocation consumes of its card: the amounts that the scheduler
+//! wrote.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use mpsgate_model::{ComputeShare, DRIVER, Mib, Refusal, parse_count, printable};
 
 use super::Reader;
 
-/// What one result has consumed of its card's capacities.
+/// What one result consumes of its card's capacities.
 pub(super) struct Consumed<'a> {
     pub(super) reader: &'a Reader<'a>,
     /// The request's name, as it may be printed.
@@ -18,7 +18,7 @@ pub(super) struct Consumed<'a> {
 }
 
 impl Consumed<'_> {
-    /// A capacity has the name that the slice has. By Kubernetes' rules it is the same with the
+    /// A capacity has the slice's name for it. By Kubernetes' rules the name may also have the
     /// driver's name before it.
     fn of(&self, name: &str) -> Option<&Quantity> {
         let consumed: &BTreeMap<String, Quantity> = self.result.consumed_capacity.as_ref()?;
@@ -67,8 +67,8 @@ impl Consumed<'_> {
         Err(self.refused("compute", &compute.0, &why, hint))
     }
 
-    /// A share is one container's, and the card counts containers: nothing keeps one to a number of
-    /// processes, or others away from the rest.
+    /// Checks that the share is for one client. A share belongs to one container, and the card
+    /// counts containers: nothing limits a container's processes to a number.
     pub(super) fn clients(&self) -> Result<(), Refusal> {
         let Some(clients) = self.of("clients") else { return Ok(()) };
         let why = match parse_count(&clients.0) {

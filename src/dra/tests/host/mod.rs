@@ -1,4 +1,4 @@
-//! The daemon, as the driver sees it.
+//! A daemon for the driver's tests.
 
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "a part of a test")]
 
@@ -8,21 +8,21 @@ use std::sync::Mutex;
 use mpsgate_dra::{Event, Host, Pending, PreparedDevice};
 use mpsgate_model::ClaimName;
 
-/// A daemon that prepares what it is asked to and writes down what it is told. What a claim's name
-/// begins with says what becomes of it: `refused`, `hangs`.
+/// A daemon that prepares claims and records events. The beginning of a claim's name decides its
+/// outcome: `refused`, `hangs`.
 #[derive(Default)]
 pub struct Daemon {
-    pub told: Mutex<Vec<String>>,
-    /// Each call when it began, with the claim's uid.
+    pub events: Mutex<Vec<String>>,
+    /// Each call at its beginning, with the claim's uid.
     pub calls: Mutex<Vec<String>>,
-    /// Claims that were given up half-way.
+    /// How many claims were given up half-way.
     pub given_up: Mutex<usize>,
     /// By uid.
     prepared: Mutex<BTreeMap<String, Vec<PreparedDevice>>>,
     busy: Mutex<BTreeSet<String>>,
 }
 
-/// One call; none other for the same uid may be there.
+/// One call. There must be no other for the same uid.
 struct Call<'a> {
     daemon: &'a Daemon,
     uid: String,
@@ -40,7 +40,7 @@ impl Drop for Call<'_> {
 
 impl Daemon {
     pub fn count(&self, sentence: &str) -> usize {
-        self.told.lock().unwrap().iter().filter(|told| told.contains(sentence)).count()
+        self.events.lock().unwrap().iter().filter(|event| event.contains(sentence)).count()
     }
 
     pub fn calls(&self) -> Vec<String> {
@@ -58,7 +58,7 @@ impl Daemon {
         if claim.name.starts_with("hangs") {
             std::future::pending::<()>().await;
         }
-        // Long enough for another one to come between.
+        // Long enough for another call to come between.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -97,6 +97,6 @@ impl Host for Daemon {
     }
 
     fn tell(&self, event: Event) {
-        self.told.lock().unwrap().push(format!("{:?}: {event}", event.level()));
+        self.events.lock().unwrap().push(format!("{:?}: {event}", event.level()));
     }
 }

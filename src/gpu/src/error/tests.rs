@@ -1,4 +1,4 @@
-//! What is told of a failure, and what to do.
+//! The texts of errors and their remedies.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn the_hint_for_a_lost_card_can_be_pasted() {
 }
 
 #[test]
-fn a_person_who_may_not_set_the_compute_mode_is_told_to_be_root() {
+fn a_person_who_may_not_set_the_compute_mode_has_to_be_root() {
     let mut error = lost(Some(0), None, CardAction::SetComputeMode(ComputeMode::Default));
     error.source = NvmlError::NoPermission;
     assert!(error.hint().is_some_and(|hint| hint.contains("root of the host")));

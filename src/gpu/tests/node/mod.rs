@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mpsgate_gpu::{GpuError, Nvml};
 use serde_json::Value;
 
-/// With the example's two cards unless edited.
+/// The node has the example's two cards unless a test edits them.
 pub(crate) struct Node {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) library: PathBuf,

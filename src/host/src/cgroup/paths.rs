@@ -1,4 +1,4 @@
-//! In which cgroups a process is, by one read of `/proc/PID/cgroup`.
+//! The cgroups of a process, by one read of `/proc/PID/cgroup`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use super::{CgroupId, MOUNT, Membership, is_same, is_unified};
 pub struct Paths(Vec<PathBuf>);
 
 impl Paths {
-    /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel
-    /// shows (ENAMETOOLONG) or is no text, or it lies outside our own cgroup namespace.
+    /// `None` if `/proc` names no path: the process has ended, or the path is longer than the
+    /// kernel shows (ENAMETOOLONG), is not text, or is outside this process's cgroup namespace.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         Self::parse(text, is_unified())
@@ -32,13 +32,13 @@ impl Paths {
         (!paths.is_empty()).then_some(Self(paths))
     }
 
-    /// Of several cgroups the one that the process is in: the innermost, where they lie in each
-    /// other. A directory that was made anew is nobody's.
+    /// The one of several cgroups that the process is in: the innermost, if they are nested. A
+    /// directory that was made anew belongs to none of them.
     #[must_use]
     pub fn innermost<'a, T>(&self, cgroups: impl Iterator<Item = (&'a CgroupId, T)>) -> Option<T> {
         let holds = |cgroup: &CgroupId| self.0.iter().any(|path| path.starts_with(&cgroup.path));
         let held = cgroups.filter(|(cgroup, _)| holds(cgroup) && is_same(cgroup).unwrap_or(true));
-        held.max_by_key(|(cgroup, _)| cgroup.path.len()).map(|(_, whose)| whose)
+        held.max_by_key(|(cgroup, _)| cgroup.path.len()).map(|(_, value)| value)
     }
 }
 
@@ -76,14 +76,14 @@ mod tests {
             CgroupId { path: path.to_str().unwrap().to_owned(), inode }
         };
         let (inner, outer, other) = (id("v/w"), id("v"), id("v/ww"));
-        let whose = |below: &str, cgroups: &[(&CgroupId, u8)]| {
+        let innermost_of = |below: &str, cgroups: &[(&CgroupId, u8)]| {
             Paths(vec![root.path().join(below)]).innermost(cgroups.iter().copied())
         };
         let all = [(&outer, 0), (&inner, 1), (&other, 2)];
-        assert_eq!(whose("v/w/deep/er", &all), Some(1));
-        assert_eq!((whose("v/x", &all), whose("v/www", &all)), (Some(0), Some(0)));
-        assert_eq!(whose("elsewhere", &all), None);
+        assert_eq!(innermost_of("v/w/deep/er", &all), Some(1));
+        assert_eq!((innermost_of("v/x", &all), innermost_of("v/www", &all)), (Some(0), Some(0)));
+        assert_eq!(innermost_of("elsewhere", &all), None);
         let anew = CgroupId { inode: inner.inode + 1, ..inner.clone() };
-        assert_eq!(whose("v/w", &[(&outer, 0), (&anew, 1)]), Some(0), "another's by now");
+        assert_eq!(innermost_of("v/w", &[(&outer, 0), (&anew, 1)]), Some(0), "another's by now");
     }
 }

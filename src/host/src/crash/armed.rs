@@ -1,4 +1,4 @@
-//! What a point does in a build for tests.
+//! The effect of a point in a build for tests.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -8,11 +8,11 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::{ARMED, DIED};
 
-/// Dies here if this point is armed and this is the passing that it is armed for.
+/// Dies here if this point is armed for this passing.
 ///
 /// Several processes may pass at once: the file's lock makes one of them the one that counts or
-/// dies. What is wrong with the file (not root's, not understood) disarms it: a test then sees that
-/// its point was never reached.
+/// dies. A wrong file (not root's, not understood) disarms the point: a test then sees that its
+/// point was never reached.
 pub fn pass(name: &str) {
     let Ok(mut file) = OpenOptions::new().read(true).write(true).open(ARMED) else { return };
     if file.lock().is_err() || !is_roots_and_there(&file) {
@@ -35,13 +35,13 @@ pub fn pass(name: &str) {
             .and_then(|()| file.write_all(left.as_bytes()));
         return;
     }
-    // Said first: who sees the point disarmed may ask who died.
+    // Written first: a reader that sees the point disarmed may ask who died.
     let _ = std::fs::write(DIED, format!("{name} {}\n", std::process::id()));
     let _ = std::fs::remove_file(ARMED);
     let _ = kill_process(getpid(), Signal::KILL);
 }
 
-/// Another may have taken the file away while its lock was waited for.
+/// Another process may have removed the file while this one waited for its lock.
 fn is_roots_and_there(file: &File) -> bool {
     file.metadata()
         .is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0 && meta.nlink() > 0)

@@ -38,7 +38,7 @@ pub const POINTS: &[&str] = &[
     "daemon.terminate.found",
     "daemon.record.before_remove",
     "daemon.record.removed",
-    // The operator gives a container more.
+    // The operator enlarges a container's grant.
     "daemon.resize.grown",
     "daemon.record.before_renew",
     "daemon.resize.limited",
@@ -61,7 +61,7 @@ pub const POINTS: &[&str] = &[
     "daemon.snapshot.after",
     "daemon.stop.stored",
     "daemon.stop.unlinked",
-    // A small file of the daemon's: snapshot, list of handed-over cards.
+    // A small file of the daemon: snapshot, list of handed-over cards.
     "daemon.file.created",
     "daemon.file.written",
     "daemon.file.renamed",

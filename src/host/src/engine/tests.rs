@@ -15,7 +15,8 @@ fn namespaces(of: u32) -> Namespaces {
     Namespaces::of(Path::new(NODE), of).unwrap()
 }
 
-/// This test's namespaces are the node's: also in a container, whose first process may be hidden.
+/// This test's namespaces take the place of the node's: in a container the first process may be
+/// hidden.
 fn own() -> Namespaces {
     namespaces(std::process::id())
 }
@@ -39,7 +40,7 @@ impl Programs {
         path
     }
 
-    /// One that waits for its end, with the words of an engine.
+    /// Starts one that waits for its end, with the arguments of an engine.
     fn start(&self, name: &str) -> Spawned {
         started(waiting(&self.copy(name)), name)
     }
@@ -51,7 +52,7 @@ fn waiting(program: &Path) -> Command {
     command
 }
 
-/// As soon as it is what it is to be.
+/// Starts a process and waits until it runs that program.
 fn started(mut command: Command, name: &str) -> Spawned {
     let child = Spawned(command.stdin(Stdio::piped()).spawn().unwrap());
     wait_for("the program", || called(child.pid(), name));
@@ -62,7 +63,7 @@ fn called(pid: u32, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
 }
 
-/// The child of a process, once it is called so.
+/// The child of a process, once it has that name.
 fn child_of(pid: u32, name: &str) -> u32 {
     let mut found = None;
     wait_for("a child", || {
@@ -93,7 +94,7 @@ fn an_engine_is_roots_by_all_its_users_in_the_nodes_namespaces() {
     for (uids, namespaces, expected) in [
         ([0; 4], named("1", "2", "3"), None),
         ([1001; 4], named("1", "2", "3"), Some("belongs to the users [1001, 1001, 1001, 1001]")),
-        // Of a set-user-ID program, before and after it gives its rights up for a while.
+        // A set-user-ID program, before and after it drops its rights for a while.
         ([1001, 0, 0, 0], named("1", "2", "3"), Some("belongs to the users [1001, 0, 0, 0]")),
         ([0, 0, 1001, 0], named("1", "2", "3"), Some("belongs to the users [0, 0, 1001, 0]")),
         ([0, 0, 0, 1001], named("1", "2", "3"), Some("belongs to the users [0, 0, 0, 1001]")),
@@ -102,10 +103,10 @@ fn an_engine_is_roots_by_all_its_users_in_the_nodes_namespaces() {
         ([0; 4], named("1", "2", "9"), Some("another user namespace")),
     ] {
         let facts = Facts { start_time: 1, uids, namespaces };
-        let said = facts.evaluate(7, &node).map_err(|stranger| stranger.to_string());
+        let seen = facts.evaluate(7, &node).map_err(|stranger| stranger.to_string());
         match expected {
-            None => assert!(said.is_ok(), "{facts:?}: {said:?}"),
-            Some(why) => assert!(said.clone().unwrap_err().contains(why), "{facts:?}: {said:?}"),
+            None => assert!(seen.is_ok(), "{facts:?}: {seen:?}"),
+            Some(why) => assert!(seen.clone().unwrap_err().contains(why), "{facts:?}: {seen:?}"),
         }
     }
 }
@@ -150,8 +151,8 @@ fn roots_own_engine_is_named_and_started_by_what_it_runs_whatever_its_path_leads
         .args(["-c", "tr '\\0' ' ' </proc/$$/cmdline"])
         .output()
         .unwrap();
-    let said = String::from_utf8(out.stdout).unwrap();
-    assert!(said.starts_with("containerd -c "), "{said} {}", String::from_utf8_lossy(&out.stderr));
+    let seen = String::from_utf8(out.stdout).unwrap();
+    assert!(seen.starts_with("containerd -c "), "{seen} {}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn a_users_process_of_any_name_and_a_set_user_id_program_are_none() {
     }
     let other = programs.start("engine");
     assert!(refused(other.pid()).ends_with("is called \"engine\", and no engine is"));
-    // What `ln -s /usr/bin/su containerd` is, without a password to wait for.
+    // The same as `ln -s /usr/bin/su containerd`, without a password prompt.
     let path = programs.0.path().join("sets/containerd");
     fs::create_dir(path.parent().unwrap()).unwrap();
     fs::copy("/bin/sleep", &path).unwrap();
@@ -260,7 +261,7 @@ fn a_pid_that_is_used_again_between_the_looks_is_none() {
         let mut second = None;
         let seen = prove(Path::new(NODE), &own(), pid, || {
             drop(first);
-            // A tick, as start times count.
+            // One tick of start times.
             std::thread::sleep(std::time::Duration::from_millis(20));
             wait_for("a process with the same pid", || {
                 fs::write(last, (pid - 1).to_string()).unwrap();

@@ -68,7 +68,7 @@ fn view(nodes: Vec<SeenNode>, pods: Vec<Pod>) -> View {
     view
 }
 
-/// The line of a node, its cells apart.
+/// The line of a node, split into cells.
 fn line(view: &View, node: &str) -> Vec<String> {
     let text = summary::render(view, false, false);
     let line = text.lines().find(|line| line.starts_with(node)).unwrap_or_else(|| panic!("{text}"));
@@ -81,7 +81,7 @@ fn cards_of_different_size_are_shown_as_they_are_where_our_annotation_is() {
     let ours = view(vec![node("n", &unequal())], vec![one()]);
     assert_eq!(line(&ours, "n"), ["n", "unknown", "0/15", "7/39", "7/54"]);
     assert_eq!(ours.unit, "GiB");
-    // Without it the published tool's arithmetic: 54 over 2 cards.
+    // Without the annotation the published tool's arithmetic applies: 54 over 2 cards.
     let bare = SeenNode { cards: None, ..node("n", &unequal()) };
     assert_eq!(line(&view(vec![bare], vec![one()]), "n"), ["n", "unknown", "0/27", "7/27", "7/54"]);
 }
@@ -138,7 +138,7 @@ fn who_says_where_a_pod_is_is_trusted_in_order() {
         (v1, unequal(), Source::Index, vec![(0, 3072)]),
         (json!({}), held(3072), Source::Held, vec![(1, 3072)]),
         (json!({}), unequal(), Source::Unknown, vec![(PENDING, 3072)]),
-        // What its containers hold is there, whatever was planned.
+        // Memory that its containers hold counts, whatever was planned.
         (placed("n", json!({"c": {"1": 1024}})), held(2048), Source::Placement, vec![(1, 2048)]),
         (placed("n", json!({"c": {"1": 1024}})), held(512), Source::Placement, vec![(1, 1024)]),
     ] {
@@ -171,7 +171,7 @@ fn init_containers_count_as_kubernetes_counts_them() {
     ];
     let shown = view(vec![node("n", &unequal())], vec![one.clone()]);
     assert_eq!(shown.nodes[0].pods[0].amounts, BTreeMap::from([(0, 6144), (1, 1024)]));
-    // Unplaced: 1 + 6 while it starts, 1 + 2 afterwards.
+    // Without a placement: 1 + 6 while it starts, 1 + 2 afterwards.
     one.annotations.clear();
     let shown = view(vec![node("n", &unequal())], vec![one]);
     assert_eq!(shown.nodes[0].pods[0].amounts, BTreeMap::from([(PENDING, 7168)]));
@@ -198,7 +198,7 @@ fn local_containers_are_taken_off_what_pods_can_have() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_is_said() {
+fn an_object_that_cannot_be_read_is_reported() {
     let left = |counts| LeftOut {
         kind: "Pod",
         name: "default/web".to_owned(),
@@ -217,7 +217,7 @@ fn an_object_that_cannot_be_read_is_said() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_said_and_left_aside() {
+fn an_annotation_that_cannot_be_read_is_reported_and_ignored() {
     let broken = SeenNode { cards: Some("{".to_owned()), ..node("n", &unequal()) };
     let (view, warnings) = View::of(&Seen { nodes: vec![broken], ..Seen::default() }, false);
     assert_eq!(line(&view, "n"), ["n", "unknown", "0/27", "0/27", "0/54"]);

@@ -1,4 +1,4 @@
-//! An API server that has the nodes and pods of a document, and the command under test beside it.
+//! An API server with the nodes and pods of a document, and the command under test.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -22,7 +22,7 @@ impl Server {
         self.0.server.kubeconfig.path()
     }
 
-    /// Request lines so far.
+    /// The request lines so far.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.0.server.asked().into_iter().map(|request| request.line).collect()
     }
@@ -33,7 +33,7 @@ impl Server {
     }
 }
 
-/// The command, without anything of this machine but the kubeconfig.
+/// The command, with nothing of this machine but the kubeconfig.
 pub(crate) fn inspect(kubeconfig: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kubectl-inspect-cgpu"))
         .args(args)

@@ -134,9 +134,14 @@ fn memory_is_bounded_and_quiet_ones_are_forgotten() {
 
 #[test]
 fn a_message_is_cut_to_1024_bytes_between_characters() {
-    let cut_to = cut("ü".repeat(1000));
-    assert!(cut_to.len() <= 1024 && cut_to.ends_with("ü…"), "{}", cut_to.len());
-    assert_eq!(cut("short".to_owned()), "short");
+    let now = Instant::now();
+    for (message, end, most) in [("ü".repeat(1000), "ü…", 1024), ("short".to_owned(), "short", 5)]
+    {
+        let mut folding = Folding::default();
+        folding.take(event("p", &message), now, "t");
+        let Next::Write(written) = folding.next(now, |_| true) else { panic!("nothing is due") };
+        assert!(written.message.len() <= most && written.message.ends_with(end), "{written:?}");
+    }
 }
 
 fn node_event(message: &str) -> Event {

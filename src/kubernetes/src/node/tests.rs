@@ -10,18 +10,13 @@ fn seen(node: Value) -> Node {
 
 fn report() -> NodeReport {
     let card = |index| CardReport {
-        uuid: format!("GPU-{index}"),
-        index,
         name: "Tesla T4 (16 GB)".to_owned(),
-        memory: Mib(15360 + 1024 * u64::from(index)),
-        local: Mib(0),
-        healthy: true,
         uid: (index == 1).then_some(1000),
-        one_uid: true,
         max_clients: Some(48),
         held: (index == 1).then(|| ("p1".to_owned(), Mib(7168))).into_iter().collect(),
         guarantee: "mps+watchdog".to_owned(),
         proof: if index == 1 { "proven here 2026-01-31 (580.65.06)" } else { "" }.to_owned(),
+        ..CardReport::example(format!("GPU-{index}"), index, Mib(15360 + 1024 * u64::from(index)))
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),

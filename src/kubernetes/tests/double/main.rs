@@ -4,7 +4,6 @@
 mod resources;
 mod silence;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -377,18 +376,9 @@ async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let card = CardReport {
-            uuid: "GPU-1".to_owned(),
-            index: 0,
             name: "A card".to_owned(),
-            memory: Mib(1024),
-            local: Mib(0),
-            healthy: true,
-            uid: None,
             one_uid: false,
-            max_clients: None,
-            held: BTreeMap::new(),
-            guarantee: String::new(),
-            proof: String::new(),
+            ..CardReport::example("GPU-1", 0, Mib(1024))
         };
         report.send_replace(Some(NodeReport { cards: Some(vec![card]), ..ready(true) }));
         let shown = seen.wait_for(|node| node.write_error.is_some()).await.expect("polled");

@@ -323,7 +323,7 @@ async fn a_server_that_drops_sharing_gets_no_slice_and_is_not_written_to_again()
 async fn a_slice_that_lost_its_sharing_after_all_is_deleted() {
     let mut store = store();
     store.add_slice(OWN, "gpu-1", "mpsgate.io", 3);
-    store.shares = false;
+    store.before_put = Some(|store| store.shares = false);
     let server = Resources::start(store);
     beside(&server, wanted(1000), async |_send, mut slices| {
         seen(&mut slices, |slices| slices.write_error.is_some()).await;
@@ -332,6 +332,24 @@ async fn a_slice_that_lost_its_sharing_after_all_is_deleted() {
         server.store(|store| {
             assert!(store.names("resourceslices").is_empty());
             assert_eq!(store.writes(), 2, "{:?}", store.asked);
+        });
+    })
+    .await;
+}
+
+/// What is there already does not change that: nothing is written in its place.
+#[tokio::test]
+async fn a_slice_that_would_lose_its_sharing_is_deleted_unwritten() {
+    let mut store = store();
+    store.add_slice(OWN, "gpu-1", "mpsgate.io", 3);
+    store.shares = false;
+    let server = Resources::start(store);
+    beside(&server, wanted(1000), async |_send, mut slices| {
+        seen(&mut slices, |slices| slices.write_error.is_some()).await;
+        tokio::time::sleep(A_WHILE).await;
+        server.store(|store| {
+            assert!(store.names("resourceslices").is_empty());
+            assert_eq!(store.writes(), 1, "{:?}", store.asked);
         });
     })
     .await;

@@ -1,5 +1,5 @@
-//! Claims of Kubernetes that are prepared on this node: memory that a container of one pod may take
-//! at any moment, and nobody else.
+//! Claims of Kubernetes that are prepared on this node: memory that only a container of one pod may
+//! take, at any moment.
 //!
 //! ```text
 //!            prepare                 reserve, with the share
@@ -8,15 +8,15 @@
 //!      └──────────────────┴── the entry lives on alone ◄───────────┘
 //! ```
 //!
-//! Unlike a promise it binds everybody: kube-scheduler counts claims, kubelet counts devices, and
-//! neither sees the other.
+//! A claim binds all containers, unlike a promise: kube-scheduler counts claims and kubelet counts
+//! devices, and neither sees the other.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Capacity, Entry, Ledger, LedgerError};
 use crate::{ClaimName, ClaimShare, GpuUuid, Mib, PreparedClaim, ShareKey};
 
-/// Preparations taken back that are remembered. A call that was on its way when its claim was
+/// How many unprepared claims are remembered. A call that was on its way when its claim was
 /// unprepared is some seconds old; a node has at most some hundred pods.
 const REMEMBERED: usize = 1024;
 
@@ -33,31 +33,31 @@ pub struct Unprepared {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// It was unprepared for this pod: a call that came late.
+    /// The claim was unprepared for this pod: the call came late.
     #[error("claim {claim} was unprepared for this pod already")]
     Over {
         /// The claim.
         claim: ClaimName,
     },
-    /// It is prepared for another pod, or with other shares.
+    /// The claim is prepared for another pod, or with other shares.
     #[error("claim {claim} is prepared already, for another pod or with another allocation")]
     Differs {
         /// The claim.
         claim: ClaimName,
     },
-    /// It does not fit.
+    /// The claim does not fit.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
 
 impl Ledger {
-    /// All claims that are prepared.
+    /// All prepared claims.
     #[must_use]
     pub fn claims(&self) -> &[PreparedClaim] {
         &self.claims
     }
 
-    /// Whether this very claim is prepared already.
+    /// Whether this claim is prepared already, for the same pod and with the same shares.
     ///
     /// # Errors
     /// Where it is prepared otherwise, or was unprepared for this pod.
@@ -75,8 +75,9 @@ impl Ledger {
         Ok(false)
     }
 
-    /// Keeps the shares of a claim, all of them or none; `capacity` is that of a card without what
-    /// is promised to others. Asked again for the same, it changes nothing. Whether it did.
+    /// Sets the shares of a claim aside, all of them or none. `capacity` is a card's, without what
+    /// is promised to others. Returns whether anything changed: doing so again for the same claim
+    /// changes nothing.
     ///
     /// # Errors
     /// See [`PrepareError`].
@@ -89,7 +90,7 @@ impl Ledger {
             return Ok(false);
         }
         for (at, share) in claim.shares.iter().enumerate() {
-            // Of shares on one card each comes on top of those before it.
+            // Each share of a card comes on top of the claim's earlier shares there.
             let before = claim.shares.iter().take(at).filter(|other| other.card == share.card);
             let (memory, clients) = before.fold((0_u64, 0_u32), |(memory, clients), other| {
                 (memory.saturating_add(other.memory.0), clients.saturating_add(1))
@@ -123,8 +124,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes a claim's preparation back, and remembers that. Grants of it stay until their
-    /// processes have ended. `None` where it is not prepared.
+    /// Unprepares a claim, and remembers that. Grants of it stay until their processes have ended.
+    /// `None` where it is not prepared.
     pub fn unprepare(&mut self, claim_uid: &str) -> Option<PreparedClaim> {
         let at = self.claims.iter().position(|one| one.claim.uid == claim_uid)?;
         let claim = self.claims.remove(at);
@@ -135,7 +136,7 @@ impl Ledger {
         Some(claim)
     }
 
-    /// The claim and share of a key, where they are prepared.
+    /// The prepared claim and share of a key.
     #[must_use]
     pub fn share(&self, key: &ShareKey) -> Option<(&PreparedClaim, &ClaimShare)> {
         let claim = self.claims.iter().find(|one| one.claim.uid == key.claim_uid)?;
@@ -158,8 +159,8 @@ impl Ledger {
         self.claimed_beside(card, None)
     }
 
-    /// The same, without one share. A container that was resized holds a part of its share; its
-    /// next instance has all of it again.
+    /// The same without one share. A container that was resized holds a part of its share; its next
+    /// instance has all of it again.
     #[must_use]
     pub fn claimed_beside(&self, card: &GpuUuid, share: Option<&ShareKey>) -> Mib {
         let left = self.shares_on(card, share).map(|(memory, holder)| {
@@ -168,14 +169,16 @@ impl Ledger {
         Mib(left.fold(0, |sum: u64, left| sum.saturating_add(left.0)))
     }
 
-    /// How many shares on one card no container holds now, without one: each will be a client.
+    /// How many shares on one card no container holds now, without one share. Each will be a
+    /// client.
     #[must_use]
     pub fn claimed_clients(&self, card: &GpuUuid, share: Option<&ShareKey>) -> u32 {
         let waiting = self.shares_on(card, share).filter(|(_, holder)| holder.is_none());
         u32::try_from(waiting.count()).unwrap_or(u32::MAX)
     }
 
-    /// Memory on one card that no container holds, and that is kept for one: promised or claimed.
+    /// Memory on one card that no container holds and that is kept for one, by a promise or a
+    /// claim.
     #[must_use]
     pub fn held_back(&self, card: &GpuUuid) -> Mib {
         Mib(self.promised(card).0.saturating_add(self.claimed(card).0))

@@ -1,11 +1,11 @@
-//! What kubelet handed out, and what it does not know of: the difference is what it must not hand
-//! out again.
+//! Memory that kubelet handed out, and memory that kubelet does not know to be taken, which it must
+//! not hand out again.
 
 use super::{Entry, Ledger};
 use crate::{CLAIM, GpuUuid, GrantKey, Handed, Mib};
 
 impl Ledger {
-    /// Notes that kubelet handed an entry's memory out. `false` where the key has no entry.
+    /// Records that kubelet handed an entry's memory out. `false` where the key has no entry.
     pub fn set_handed(&mut self, key: &GrantKey, handed: Handed) -> bool {
         self.keep_promise(&handed.pod.uid, &handed.pod.container);
         let entry = self.entries.iter_mut().find(|e| e.grant.key == *key);
@@ -18,13 +18,13 @@ impl Ledger {
     }
 
     /// Memory on one card that kubelet did not hand out as `resource`: what local engines hold, and
-    /// what it counts as another resource, of pods that have it or will.
+    /// what kubelet counts as another resource of pods.
     #[must_use]
     pub fn withheld(&self, card: &GpuUuid, resource: &str) -> Mib {
         let others = self
             .on_card(card)
             .filter(|e| e.handed.as_ref().is_none_or(|handed| handed.resource != resource));
-        // Of claims kube-scheduler has counted what no container holds yet.
+        // kube-scheduler has counted those claims that no container holds yet.
         let claimed = if resource == CLAIM { Mib(0) } else { self.claimed(card) };
         let promised = self.promised_as_others(card, resource).0.saturating_add(claimed.0);
         Mib(others.fold(promised, |sum, e| sum.saturating_add(e.grant.memory.0)))

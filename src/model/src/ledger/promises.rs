@@ -1,8 +1,8 @@
 //! Memory that Kubernetes has bound to pods of this node whose containers do not hold it now.
 //!
-//! It binds local containers, and what is advertised as another resource. Between pods kubelet has
-//! counted already, and knows sooner than anybody that a pod has ended: there a promise is only a
-//! reason to choose another card.
+//! A promise binds local containers, and what is advertised as another resource. It does not bind
+//! other pods: kubelet has counted those itself, and knows first when a pod ends. For them a
+//! promise is only a reason to choose another card.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ impl Ledger {
         sum(self.promises.iter().filter(others))
     }
 
-    /// A container has what was promised to it.
+    /// Removes a promise, because its container now has the memory.
     pub(super) fn keep_promise(&mut self, pod_uid: &str, container: &str) {
         self.promises
             .retain(|promise| promise.pod_uid != pod_uid || promise.container != container);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(ledger.withheld(&card(0), "mem"), Mib(10));
         assert_eq!(ledger.withheld(&card(0), "slice"), Mib(60));
 
-        // What they leave of a card is all that a local container may have of it.
+        // A local container may have only what promises leave of a card.
         let left = Mib(100).saturating_sub(ledger.promised(&card(0)));
         let capacity = [Capacity { memory: left, max_clients: 9 }];
         let holder = ProcessId { pid: 7, start_time: 1 };

@@ -147,7 +147,7 @@ fn memory_and_clients_are_bounded_per_card() {
     );
 }
 
-/// Found with its fuzz target: the sum wrapped round, and the card looked empty.
+/// Found with its fuzz target: the sum wrapped around, and the card looked empty.
 #[test]
 fn a_card_whose_sum_does_not_fit_is_full() {
     let mut ledger = Ledger::default();

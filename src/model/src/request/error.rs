@@ -2,14 +2,14 @@
 
 use std::num::NonZeroU32;
 
-use super::{CARDS_ANNOTATION, MEMORY_ACK};
-use crate::QuantityError;
+use super::{CARDS_ANNOTATION, MEMORY, MEMORY_ACK};
+use crate::{Mib, QuantityError, likely};
 
 /// Why a request cannot be read. Each message quotes name and value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// An amount of memory that is none.
+    /// The value is not an amount of memory.
     #[error("{name} is {value:?}: {why}")]
     Memory {
         /// Annotation or variable.
@@ -41,7 +41,7 @@ pub enum RequestError {
         /// What would be.
         allowed: &'static str,
     },
-    /// A name below our prefix that is none of ours.
+    /// A name with mpsgate's prefix that mpsgate does not know.
     #[error("{name} is not an annotation that mpsgate knows (did you mean {nearest}?)")]
     Unknown {
         /// As written.
@@ -55,7 +55,7 @@ pub enum RequestError {
         /// The annotation that is there.
         name: String,
     },
-    /// An amount that so many cards cannot have in equal parts.
+    /// So many cards cannot have the amount in equal parts.
     #[error("{name} is {value:?}, which {cards} cards cannot have in equal parts of whole {unit}")]
     Indivisible {
         /// The amount's annotation.
@@ -67,7 +67,7 @@ pub enum RequestError {
         /// What each part is counted in.
         unit: &'static str,
     },
-    /// A certain card, and several.
+    /// The request names one card and asks for several.
     #[error("{name} is {value:?}, which is one card, but {cards} are asked for")]
     NamedCard {
         /// The card's annotation.
@@ -84,15 +84,7 @@ impl RequestError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::Memory { name, .. } if name == MEMORY_ACK => {
-                "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"
-                    .to_owned()
-            }
-            Self::Memory { name, .. } => {
-                format!(
-                    "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
-                )
-            }
+            Self::Memory { name, value, .. } => memory(name, likely::quantity(value)),
             Self::Conflict { second, .. } => format!("remove {second}, or make both the same"),
             Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
             Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
@@ -104,5 +96,24 @@ impl RequestError {
             }
             Self::NamedCard { name, .. } => format!("remove {name}, or {CARDS_ANNOTATION}"),
         }
+    }
+}
+
+/// How an amount is written; where it is known what was meant, that one.
+fn memory(name: &str, meant: Option<String>) -> String {
+    let whole =
+        |meant: &str| Mib::parse_quantity(meant).ok().filter(|mib| mib.0.is_multiple_of(1024));
+    match meant {
+        Some(meant) if name != MEMORY_ACK => format!("write {name}={meant}"),
+        Some(meant) => match whole(&meant) {
+            Some(mib) => format!("write {name}={}: it counts GiB", mib.0 / 1024),
+            None => format!("{name} counts whole GiB: use {MEMORY}={meant}"),
+        },
+        None if name == MEMORY_ACK => {
+            format!("write whole GiB, such as {name}=7, or use {MEMORY}=7168Mi")
+        }
+        None => format!(
+            "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
+        ),
     }
 }

@@ -59,11 +59,11 @@ fn with_a_token_a_pods_author_has_no_say_in_memory_and_card() {
     ] {
         assert_eq!(parse_by(Author::Pod, forged, &[]), Ok(Some(plain.clone())), "{forged:?}");
     }
-    // Less for himself is.
+    // An author may ask for less.
     let modest = parse_by(Author::Pod, &[token, ("mpsgate.io/gpu-compute", "30")], &[]);
     assert_eq!(modest.unwrap().unwrap().compute, Some(ComputeShare(30)));
     assert!(parse_by(Author::Pod, &[token, ("mpsgate.io/gpu-compute", "0")], &[]).is_err());
-    // Without one nothing changes, and among operators a token takes nobody's place.
+    // Without a token nothing changes, and an operator's token does not replace the amount.
     let asked = parse_by(Author::Pod, &[("aliyun.com/gpu-mem", "7")], &[]).unwrap().unwrap();
     assert_eq!((asked.memory, asked.token), (Some(Mib(7168)), None));
     assert_eq!(error(&[token]), "mpsgate.io/grant is set but no amount of GPU memory is");
@@ -185,6 +185,46 @@ fn every_bad_value_is_quoted() {
 }
 
 #[test]
+fn an_amount_in_the_words_of_engines_and_shells_is_told_with_the_right_spelling() {
+    let plain = "write a whole number of MiB with its unit, such as MPSGATE_GPU_MEM=7Gi or MPSGATE_GPU_MEM=7168Mi";
+    for (value, why, hint) in [
+        ("8g", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=8Gi"),
+        ("7G", "it is not a whole number of MiB", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7GB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7gb", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7GiB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7gi", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7Gi"),
+        ("6500M", "it is not a whole number of MiB", "write MPSGATE_GPU_MEM=6500Mi"),
+        ("7168MiB", "its unit is not one that Kubernetes knows", "write MPSGATE_GPU_MEM=7168Mi"),
+        ("7 Gi", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7 GiB", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7Gi\r", "there is a blank or a line end in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("\"7Gi\"", "there are quotes in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("'7Gi'", "there are quotes in it", "write MPSGATE_GPU_MEM=7Gi"),
+        ("7", "it has no unit", plain),
+        ("", "it is empty", plain),
+        ("all", "it is not a number", plain),
+        ("50%", "its unit is not one that Kubernetes knows", plain),
+    ] {
+        let error = parse(&[], &[("MPSGATE_GPU_MEM", value)]).unwrap_err();
+        assert_eq!(error.to_string(), format!("MPSGATE_GPU_MEM is {value:?}: {why}"));
+        assert_eq!(error.hint(), hint, "{value:?}");
+    }
+    for value in ["1.5Gi", "0.5Gi"] {
+        assert!(parse(&[], &[("MPSGATE_GPU_MEM", value)]).is_ok(), "{value}");
+    }
+    for (value, hint) in [
+        ("7g", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("7Gi", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("\"7 GB\"", "write aliyun.com/gpu-mem=7: it counts GiB"),
+        ("8138MiB", "aliyun.com/gpu-mem counts whole GiB: use mpsgate.io/gpu-mem=8138Mi"),
+        ("much", "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"),
+    ] {
+        assert_eq!(parse(&[("aliyun.com/gpu-mem", value)], &[]).unwrap_err().hint(), hint);
+    }
+}
+
+#[test]
 fn a_mistyped_variable_names_the_right_one() {
     let error = parse(&[], &[("MPSGATE_GPU_MEMORY", "7Gi")]).unwrap_err();
     assert_eq!(
@@ -195,13 +235,13 @@ fn a_mistyped_variable_names_the_right_one() {
 
 #[test]
 fn what_a_grant_tells_its_container_is_never_a_request() {
-    let told = [("MPSGATE_GPU_MEM_MIB", "7168"), ("MPSGATE_GPU_UUID", "GPU-x,GPU-y")];
+    let granted = [("MPSGATE_GPU_MEM_MIB", "7168"), ("MPSGATE_GPU_UUID", "GPU-x,GPU-y")];
     let memory = |env: Pairs<'_>| parse(&[], env).map(|request| request.and_then(|r| r.memory));
     for (env, asked) in [
-        (&told[..], Ok(None)),
-        (&[told[0]], Ok(None)),
-        (&[told[1]], Ok(None)),
-        (&[told[0], ("MPSGATE_GPU_MEM", "2Gi"), told[1]], Ok(Some(Mib(2048)))),
+        (&granted[..], Ok(None)),
+        (&[granted[0]], Ok(None)),
+        (&[granted[1]], Ok(None)),
+        (&[granted[0], ("MPSGATE_GPU_MEM", "2Gi"), granted[1]], Ok(Some(Mib(2048)))),
         (&[("MPSGATE_GPU_MEM_MIB", "much"), ("MPSGATE_GPU_UUID", "")], Ok(None)),
     ] {
         assert_eq!(memory(env), asked, "{env:?}");
@@ -209,7 +249,7 @@ fn what_a_grant_tells_its_container_is_never_a_request() {
     for name in ["MPSGATE_GPU_MEM_MIB", "MPSGATE_GPU_UUID"] {
         assert!(!is_request_env(name), "{name}");
     }
-    // What is only like them is a mistyped request still, and as annotations they are unknown.
+    // A name that only resembles one is still a mistyped request, and an unknown annotation.
     for near in ["MPSGATE_GPU_MEM_MIB_", "MPSGATE_GPU_MEM_MB", "MPSGATE_GPU_UUIDS"] {
         assert!(is_request_env(near) && parse(&[], &[(near, "1")]).is_err(), "{near}");
     }

@@ -1,9 +1,9 @@
-//! What to do about each error of MPS.
+//! The remedies for errors of MPS.
 
 use super::{MpsError, list};
 
 impl MpsError {
-    /// What an operator can do about it: a command to run or a setting to change.
+    /// The remedy: a command to run or a setting to change.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

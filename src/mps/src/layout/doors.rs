@@ -1,4 +1,4 @@
-//! The doors, a directory each, and the file that tells the gate of it:
+//! The doors: a directory for each, and a file that describes it to the gate.
 //!
 //! ```text
 //! <root>/<n>/containers/<name>/   0755  all that a container gets: `control`, which the gate makes
@@ -6,7 +6,7 @@
 //! <root>/<n>/clients/<name>.json  0600  of either, for the gate alone, replaced by a rename
 //! ```
 //!
-//! A file comes after its directory and goes before it, so that whoever finds a file finds both.
+//! A file is made after its directory and removed before it, so that a reader of a file finds both.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
@@ -27,25 +27,25 @@ use crate::error::MpsError;
 use crate::log_file::LogFile;
 
 impl MpsDirectories {
-    /// Where doors of a kind are.
+    /// The directory of a kind's doors.
     #[must_use]
     pub fn doors_dir(&self, kind: Kind) -> PathBuf {
         self.base.join(kind.directory())
     }
 
-    /// A door, which a container gets read-only.
+    /// A door; a container gets it read-only.
     #[must_use]
     pub fn door_dir(&self, kind: Kind, name: &str) -> PathBuf {
         self.doors_dir(kind).join(name)
     }
 
-    /// The file that tells the gate of a door.
+    /// The file that describes a door to the gate.
     #[must_use]
     pub fn door_file(&self, name: &str) -> PathBuf {
         self.base.join(FILES).join(file_of(name))
     }
 
-    /// Locked by the card's gate for as long as it lives (POSIX lock).
+    /// The card's gate holds this lock for as long as it lives (POSIX lock).
     #[must_use]
     pub fn gate_lock(&self) -> PathBuf {
         self.base.join("gate.lock")
@@ -57,17 +57,17 @@ impl MpsDirectories {
         self.base.join("gate.sock")
     }
 
-    /// Receives what the gate prints where no journal does.
+    /// Receives the gate's output if no journal does.
     #[must_use]
     pub fn gate_log(&self) -> LogFile {
         LogFile::new(self.log_dir().join("gate.log"))
     }
 
-    /// Makes a door where there is none, and writes its file.
+    /// Makes a door if it is missing, and writes its file.
     ///
     /// # Errors
-    /// [`MpsError::NotPlainPath`] for a name that is none, [`MpsError::Fs`], and what the
-    /// directories' checks say.
+    /// [`MpsError::NotPlainPath`] for a wrong name, [`MpsError::Fs`], and errors of the
+    /// directories' checks.
     pub fn put_door(&self, kind: Kind, name: &str, file: &[u8]) -> Result<(), MpsError> {
         let path = self.door_dir(kind, name);
         if !is_door(name) {
@@ -90,11 +90,11 @@ impl MpsDirectories {
         fs::symlink_metadata(self.door_dir(kind, name).join("control")).is_ok()
     }
 
-    /// Removes a door of either kind with its file; nothing there is success.
+    /// Removes a door of either kind with its file; a missing one is a success.
     ///
     /// # Errors
-    /// [`MpsError::NotPlainPath`] for a name that is none, [`MpsError::Fs`], and what the
-    /// directories' checks say.
+    /// [`MpsError::NotPlainPath`] for a wrong name, [`MpsError::Fs`], and errors of the
+    /// directories' checks.
     pub fn remove_door(&self, name: &str) -> Result<(), MpsError> {
         if !is_door(name) {
             return Err(MpsError::NotPlainPath { path: self.door_dir(Kind::Process, name) });
@@ -127,10 +127,10 @@ impl MpsDirectories {
             .map_err(|errno| MpsError::fs("remove", path, errno))
     }
 
-    /// The names of which there is a directory or a file.
+    /// The names with a directory or a file.
     ///
     /// # Errors
-    /// [`MpsError::Fs`] and what the directories' checks say.
+    /// [`MpsError::Fs`] and errors of the directories' checks.
     pub fn doors(&self) -> Result<BTreeSet<String>, MpsError> {
         let mut names = BTreeSet::new();
         for kind in Kind::ALL {
@@ -147,7 +147,7 @@ impl MpsDirectories {
         Ok(names)
     }
 
-    /// Clean-up, as [`Self::remove`].
+    /// Cleans up as [`Self::remove`] does.
     pub(super) fn remove_doors(&self, left: &mut Vec<String>) {
         match self.doors() {
             Ok(names) => {
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(fs::read_dir(temp.path().join("mps")).unwrap().count(), 0);
     }
 
-    /// Each had all of them in the directory of plain processes' doors, and no other.
+    /// Older versions had all doors in the directory of plain processes' doors.
     #[test]
     fn doors_of_an_older_version_are_found_and_removed() {
         let (_temp, dirs) = made();

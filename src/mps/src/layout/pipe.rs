@@ -1,4 +1,4 @@
-//! The way to the control daemon's sockets, which are in its own mount namespace.
+//! The way to the control daemon's sockets in its own mount namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,16 +14,16 @@ use crate::lock::lock_holder;
 use crate::process::{Process, seen_by};
 
 impl MpsDirectories {
-    /// The directory in which the process that holds the card's lock has its sockets: a descriptor
-    /// of the tmpfs in its mount namespace. `None` where nobody holds the lock.
+    /// A descriptor of the directory in which the holder of the card's lock has its sockets: the
+    /// tmpfs in its mount namespace. `None` if no process holds the lock.
     ///
     /// # Errors
-    /// [`MpsError::Lost`] where the tmpfs is not there any more; [`MpsError::Fs`].
+    /// [`MpsError::Lost`] if the tmpfs is no longer there; [`MpsError::Fs`].
     pub(crate) fn open_pipe(&self) -> Result<Option<OwnedFd>, MpsError> {
         let lock = self.daemon_lock();
         let holder =
             lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
-        // Opened before it is looked at: what is seen by its pid is its own while it lives.
+        // Opened before the checks: while it lives, its pid shows its own facts.
         let Some(process) = holder.and_then(Process::open) else { return Ok(None) };
         let path = self.pipe_dir();
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

@@ -1,5 +1,5 @@
-//! Whether a running card's directories and files are what mpsgate and the control daemon made;
-//! what can be made again without harm is.
+//! Checks that a running card's directories and files are as mpsgate and the control daemon made
+//! them, and repairs what can be repaired without harm.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use super::walk::{kind, lstat, words};
 use super::{MpsDirectories, PARTS};
 use crate::error::MpsError;
 
-/// What the control daemon keeps in its directory for as long as it lives. The FIFO of its log has
-/// no use to anybody, and 535 has no pid file.
+/// The files that the control daemon keeps in its directory for as long as it lives. The FIFO of
+/// its log is of no use to others, and 535 has no pid file.
 const PIPE_FILES: [(&str, SFlag); 3] = [
     ("control", SFlag::S_IFSOCK),
     ("control_privileged", SFlag::S_IFSOCK),
     ("control_lock", SFlag::S_IFREG),
 ];
 
-/// Something that was not as it should be, and is again.
+/// Something that was wrong and was repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
     /// The file or directory.
     pub path: PathBuf,
-    /// What it was: `missing`, `a regular file`, `of mode 0700`.
+    /// Its state before: `missing`, `a regular file`, `of mode 0700`.
     pub found: String,
 }
 
@@ -34,11 +34,11 @@ impl fmt::Display for Repair {
 }
 
 impl MpsDirectories {
-    /// Looks at everything below the card's directory, without following a link; sets the
-    /// directories' modes again where they differ.
+    /// Checks everything below the card's directory, without following a link, and corrects the
+    /// directories' modes.
     ///
     /// # Errors
-    /// What cannot be repaired, by name: [`MpsError::Planted`], [`MpsError::ForeignOwner`],
+    /// What cannot be repaired: [`MpsError::Planted`], [`MpsError::ForeignOwner`],
     /// [`MpsError::WritableByOthers`], [`MpsError::Lost`], [`MpsError::Fs`].
     pub fn repair(&self) -> Result<Vec<Repair>, MpsError> {
         let mut repairs = Vec::new();
@@ -52,7 +52,7 @@ impl MpsDirectories {
                 repairs.push(Repair { path, found: format!("of mode {found:04o}") });
             }
         }
-        // What does not lie in the daemon's own tmpfs is reached by nobody.
+        // No client reaches files outside of the daemon's own tmpfs.
         let Some(pipe) = self.open_pipe()? else { return Ok(repairs) };
         for (name, wanted) in PIPE_FILES {
             let path = self.pipe_dir().join(name);

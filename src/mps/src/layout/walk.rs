@@ -1,5 +1,5 @@
-//! The way to a directory of ours, component by component, and what is in it: no link is followed,
-//! and nothing is opened that others than root could have exchanged.
+//! Walks to a directory of mpsgate, component by component, and lists it: no link is followed, and
+//! nothing is opened that others than root could have exchanged.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
@@ -17,17 +17,17 @@ use crate::error::MpsError;
 
 pub(super) const DIRECTORY: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-/// What a walk does where a directory is missing.
+/// The action of a walk at a missing directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Makes it with mode 0711.
     Make,
-    /// Says so.
+    /// Returns an error.
     Fail,
 }
 
-/// Walks from `/` to `path`. No component may be a link, or be open to strangers: who can rename a
-/// parent owns all below it.
+/// Walks from `/` to `path`. No component may be a link, or be writable for others: who can rename
+/// a parent owns everything below it.
 pub(super) fn open_trusted(path: &Path, missing: Missing) -> Result<OwnedFd, MpsError> {
     let mut at = PathBuf::from("/");
     let mut dir =
@@ -70,7 +70,7 @@ fn pass_through(
     Ok(dir)
 }
 
-/// Makes or takes a directory that must be ours, with exactly this mode.
+/// Makes or opens a directory that must belong to this user, with exactly this mode.
 pub(super) fn make_own(
     parent: &OwnedFd,
     path: &Path,
@@ -81,7 +81,7 @@ pub(super) fn make_own(
     let dir = open_child(parent, path, name)?;
     let found = check_own(&dir, path)?;
     if made || found != mode {
-        // The umask may have taken bits away from a new one; an old one may be stricter or looser.
+        // The umask may have removed bits of a new one; an old one may be stricter or looser.
         fchmod(&dir, Mode::from_bits_truncate(mode))
             .map_err(|errno| MpsError::fs("set mode of", path, errno))?;
     }
@@ -101,7 +101,7 @@ pub(super) fn open_child(parent: &OwnedFd, path: &Path, name: &OsStr) -> Result<
         .map_err(|errno| not_a_directory(path, parent, Path::new(name), errno))
 }
 
-/// Tells a planted file or link from other failures to open a directory.
+/// Returns a planted file or link as an error of its own, apart from other failures to open.
 fn not_a_directory(
     path: &Path,
     parent: impl std::os::fd::AsFd,
@@ -131,7 +131,7 @@ pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// The directory's mode, once owner and mode have passed.
+/// The directory's mode, after its owner and mode were checked.
 pub(super) fn check_own(dir: &OwnedFd, path: &Path) -> Result<u32, MpsError> {
     let stat = fstat(dir).map_err(|errno| MpsError::fs("look at", path, errno))?;
     let expected = geteuid().as_raw();

@@ -1,34 +1,34 @@
-//! From what the front-end printed to a typed answer or a typed rejection.
+//! Turns the front-end's output into a typed answer or a typed rejection.
 
 use std::num::NonZeroU32;
 
 use super::Command;
 
-/// What a command brought.
+/// The answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The command is one that says nothing when it succeeds.
+    /// Success of a command that prints nothing.
     Done,
     /// Pids of servers or clients, possibly none.
     Pids(Vec<i32>),
     /// The state of a server.
     Status(ServerStatus),
-    /// A memory limit as printed (`6G`, `900M`); `None` where none is set.
+    /// A memory limit as printed (`6G`, `900M`); `None` if none is set.
     Limit(Option<String>),
     /// A share of the multiprocessors as printed (`30.0`).
     Percentage(String),
-    /// Lines that are shown, not interpreted (`ps`, `terminate_client`).
+    /// Lines for people (`ps`, `terminate_client`).
     Lines(Vec<String>),
 }
 
-/// Why a command brought nothing, although the exit status was 0.
+/// Why a command failed, although the exit status was 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
     /// `Unknown command "…"`.
     UnknownCommand,
     /// `Server N not found`.
     ServerNotFound,
-    /// Root through the containers' socket, or another uid; the daemon's words.
+    /// The daemon refused it through the containers' socket, or for this uid; the daemon's text.
     NotPermitted(String),
     /// None of the known forms.
     Unparsable(String),
@@ -38,19 +38,19 @@ pub enum Rejection {
 /// seen on an H200 (580.159.04).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerStatus {
-    /// Contexts are being made.
+    /// It is making contexts.
     Initializing,
-    /// Takes clients.
+    /// It takes clients.
     Active,
-    /// A fatal fault: refuses clients until those affected are gone.
+    /// A fatal fault: it refuses clients until those affected are gone.
     Fault,
-    /// The daemon (535) cannot tell.
+    /// The daemon (535) cannot report it.
     Unreported,
-    /// A word that this version does not know.
+    /// A word that this version does not have.
     Other(String),
 }
 
-/// Takes the answer to [`super::SENTINEL`] off the end; `None` when it is not there, which means
+/// Removes the answer to [`super::SENTINEL`] from the end; `None` if it is missing, which means
 /// that the answer was cut off or never came.
 #[must_use]
 pub fn split_sentinel(stdout: &str) -> Option<&str> {
@@ -63,8 +63,8 @@ fn is_percentage(text: &str) -> bool {
     text.contains('.') && text.parse::<f64>().is_ok_and(|value| (0.0..=100.0).contains(&value))
 }
 
-/// Whether the limit read back is the one that was set: exact below 1024 MiB, cut to whole GiB
-/// from there on (measured: 7000M reads `6G`, 1025M reads `1G`).
+/// Whether the limit that was read back is the one that was set: exact below 1024 MiB, cut to whole
+/// GiB from there on (measured: 7000M reads `6G`, 1025M reads `1G`).
 #[must_use]
 pub fn limit_matches(mib: NonZeroU32, answer: &str) -> bool {
     let mib = mib.get();
@@ -73,7 +73,7 @@ pub fn limit_matches(mib: NonZeroU32, answer: &str) -> bool {
 }
 
 impl Answer {
-    /// Reads what was printed for `command`, without the sentinel's line.
+    /// Parses the output of `command`, without the sentinel's line.
     ///
     /// # Errors
     /// A [`Rejection`] for each refusal that the control daemon can print, and for unknown text.

@@ -1,9 +1,11 @@
 //! Lines of the control daemon's log. In the foreground (`-f`) it writes no files: the lines of the
-//! daemon *and* of its servers come on its stdout, told apart by the component (measured).
+//! daemon *and* of its servers come on its stdout, and their component distinguishes them
+//! (measured).
 //!
-//! **A line is a hint and proves nothing**: whoever can open the FIFO `log` writes well-formed
-//! records with any component and any pid (measured), and the daemon repeats every command of a
-//! front-end. What follows from one has to be asked of the kernel or the control daemon.
+//! **A line is a hint and proves nothing**: a process that can open the FIFO `log` can write
+//! well-formed records with any component and any pid (measured), and the daemon repeats every
+//! command of a front-end. Before anything follows from a line, the kernel or the control daemon
+//! must confirm it.
 
 /// One line: `[2026-11-21 12:58:44.442 Control 27835] text`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub struct LogLine<'a> {
     pub text: &'a str,
 }
 
-/// What a line tells us. Server lines are from NVIDIA's documentation; those of a start and of its
+/// The event of a line. Server lines are from NVIDIA's documentation; those of a start and of its
 /// region were seen on an H200, those of a fault on an H100 (both 580.159.04).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -24,7 +26,7 @@ pub enum Event {
     ServerStarting {
         /// The server's pid.
         server: i32,
-        /// Whom it serves.
+        /// The uid that it serves.
         uid: u32,
     },
     /// A server connected to its control daemon.
@@ -39,7 +41,7 @@ pub enum Event {
         /// Its exit status.
         status: i32,
     },
-    /// A front-end, whoever's, ended a server without waiting for its clients.
+    /// Some front-end ended a server without waiting for its clients.
     ServerForcedDown {
         /// The server's pid.
         server: i32,
@@ -49,21 +51,22 @@ pub enum Event {
         /// The client's pid.
         client: i32,
     },
-    /// A fatal GPU fault, whoever caused it.
+    /// A fatal GPU fault, whatever its cause.
     ServerFault {
         /// The server's pid.
         server: i32,
     },
     /// A fatal GPU fault, and the client that caused it, as the server names it in its first line
-    /// about a fault (seen with 580.159.04; of older drivers no such line is known).
+    /// about a fault (seen with 580.159.04; no such line of older drivers is known).
     FaultCulprit {
         /// The server's pid.
         server: i32,
         /// The client's pid.
         client: i32,
     },
-    /// A server made what it shares with its clients: a region with a name in `/dev/shm`, or one
-    /// without (NVIDIA/k8s-device-plugin issue 1118; bottlerocket-kernel-kit pull request 415).
+    /// A server made the memory that it shares with its clients: a region with a name in
+    /// `/dev/shm`, or one without (NVIDIA/k8s-device-plugin issue 1118; bottlerocket-kernel-kit
+    /// pull request 415).
     ServerRegion {
         /// The server's pid.
         server: i32,
@@ -113,9 +116,9 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// The pid in `Client {PID: 7, Context: 1} encountered a fatal GPU error.`, which may say `Context
-/// ID` as all other lines do. Of those none is the culprit's: also the ones of an "error trigging
-/// process" come for each client of the server.
+/// The pid in `Client {PID: 7, Context: 1} encountered a fatal GPU error.`, which may have `Context
+/// ID` as all other lines do. No other line names the culprit: those of an "error trigging process"
+/// come for each client of the server, too.
 fn culprit(text: &str) -> Option<i32> {
     let client = text.strip_prefix("Client {PID: ")?;
     let client = client.strip_suffix("} encountered a fatal GPU error.")?;
@@ -140,7 +143,7 @@ fn control_event(text: &str) -> Option<Event> {
         let (client, rest) = rest.split_once(" from user ")?;
         let (uid, what) = rest.split_once(": ")?;
         let (client, _uid) = (client.parse().ok()?, uid.parse::<u32>().ok()?);
-        // Of another uid than its server's, for one.
+        // For one reason, a uid other than its server's.
         let waits = what.contains("push client to pending list");
         return (!waits).then_some(Event::ClientServed { client });
     }
@@ -183,7 +186,7 @@ mod tests {
         let culprit = |client| Some(Event::FaultCulprit { server: 5874, client });
         let fault = Some(Event::ServerFault { server: 5874 });
         for (text, expected) in [
-            // All that 580.159.04 said on an H100: 6425 caused the fault, 6088 did nothing.
+            // All lines of 580.159.04 on an H100: 6425 caused the fault, 6088 did nothing.
             ("Client {PID: 6425, Context: 1} encountered a fatal GPU error.", culprit(6425)),
             ("Server is handling a fatal GPU error.", fault.clone()),
             ("Client {PID: 6088, Context ID: 1} on device 0 to be torn down", None),
@@ -208,13 +211,13 @@ mod tests {
                 None,
             ),
             ("Client process 6425 disconnected", None),
-            // What other drivers say, or may say.
+            // Lines that other drivers print, or may print.
             ("Client {PID: 77, Context ID: 1} encountered a fatal GPU error.", culprit(77)),
             ("Volta MPS: Server is handling a fatal GPU error.", fault.clone()),
             ("Server encountered a fatal exception. Shutting down", fault.clone()),
             ("Volta MPS: status of client {77, 1} is INACTIVE", None),
             ("Received new client request for {PID: 77, Context ID: 0}", None),
-            // A fault is one also where nobody can be read from it.
+            // A fault is one even if its line names no process.
             ("Client {PID: x, Context: 1} encountered a fatal GPU error.", fault.clone()),
             ("Client {PID: 77} encountered a fatal GPU error.", fault.clone()),
             ("Client {PID: 77, Context: } encountered a fatal GPU error.", fault.clone()),

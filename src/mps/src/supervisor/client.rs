@@ -1,4 +1,4 @@
-//! Asking a holder: one connection, one question, one answer, within a few seconds.
+//! The client of a holder: one connection, one question, one answer, within a few seconds.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,8 +18,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Asks the holder in `dir`. Blocking, some 5 s at most.
 ///
 /// # Errors
-/// [`HoldError::Away`] where nobody answers; [`HoldError::Stranger`] where whoever does has another
-/// user, pid namespace or IPC namespace; [`HoldError::Message`]; [`HoldError::Refused`].
+/// [`HoldError::Away`] if none answers; [`HoldError::Stranger`] if the process that answers has
+/// another user, pid namespace or IPC namespace; [`HoldError::Message`]; [`HoldError::Refused`].
 pub fn ask(dir: &Path, request: &Request) -> Result<Answer, HoldError> {
     let socket = socket(dir);
     let question = encode(request)?;
@@ -39,8 +39,9 @@ pub fn ask(dir: &Path, request: &Request) -> Result<Answer, HoldError> {
     }
 }
 
-/// It must be root's, and its pids and its IPC namespace must be ours: the pids that it tells would
-/// mean others here, and its MPS servers would share no memory with the containers' CUDA processes.
+/// Checks that the holder belongs to root and shares this process's pid and IPC namespaces:
+/// otherwise its pids would mean other processes here, and its MPS servers would share no memory
+/// with the containers' CUDA processes.
 fn check_peer(socket: &Path, stream: &UnixStream) -> Result<(), HoldError> {
     let stranger = |why: String| HoldError::Stranger { socket: socket.to_owned(), why };
     let peer = getsockopt(stream, PeerCredentials)

@@ -1,9 +1,9 @@
-//! Every way in which the holder, or asking it, can fail.
+//! The errors of the holder, and of asking it.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What went wrong.
+/// An error of the holder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
@@ -14,16 +14,16 @@ pub enum HoldError {
         action: &'static str,
         /// What it was applied to.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The kernel refuses what a holder needs.
+    /// The kernel refuses something that a holder needs.
     #[error("cannot {action}")]
     System {
-        /// What was tried.
+        /// The step.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -37,22 +37,22 @@ pub enum HoldError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Another one lives.
+    /// Another holder is running.
     #[error("another holder has {}", path.display())]
     Locked {
         /// Its lock.
         path: PathBuf,
     },
-    /// Nobody answers.
+    /// No holder answers.
     #[error("no holder of MPS control daemons answers at {}", socket.display())]
     Away {
         /// Its socket.
         socket: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Whoever answers is not one that we could use.
+    /// The holder that answers cannot be used.
     #[error("the holder at {} {why}", socket.display())]
     Stranger {
         /// Its socket.
@@ -60,13 +60,13 @@ pub enum HoldError {
         /// What is wrong with it, as the end of a sentence.
         why: String,
     },
-    /// A message is not one of ours, or of another version.
+    /// A message has another form, or is of another version.
     #[error("what was said is not understood: {why}")]
     Message {
         /// What is wrong with it.
         why: String,
     },
-    /// It says no.
+    /// The holder refuses.
     #[error("the holder of MPS control daemons refuses: {why}")]
     Refused {
         /// Its reason.
@@ -75,7 +75,7 @@ pub enum HoldError {
 }
 
 impl HoldError {
-    /// What to do about it, as it can be typed where that is possible.
+    /// The remedy, as a command if possible.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

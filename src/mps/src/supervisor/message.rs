@@ -1,12 +1,12 @@
-//! What is said: one JSON document each way, which ends where its side of the connection does.
+//! The messages: one JSON document each way, which ends with its side of the connection.
 //!
 //! ```text
 //! {"format":2,"message":{"start":{"card":0,"uuid":"GPU-…", …}}}        {"format":2,"message":{"started":4711}}
 //! ```
 //!
-//! Nothing unknown is read past: a supervisor that is older than its mpsgated must not start half
-//! of what it was asked for. Another program to start, or a descriptor to keep, is another variant
-//! of [`Request`].
+//! Nothing unknown is ignored: a supervisor that is older than its mpsgated must not start half of
+//! the request. Another program to start, or a descriptor to keep, needs another variant of
+//! [`Request`].
 
 use std::path::PathBuf;
 
@@ -16,34 +16,35 @@ use serde::{Deserialize, Serialize};
 
 use super::HoldError;
 
-/// Of these messages. 2: control daemons start by the launcher, and gates can be asked for.
+/// The format of these messages. 2: the launcher starts control daemons, and gates can be
+/// requested.
 const FORMAT: u32 = 2;
 /// Longer than any message.
 pub const MAX_BYTES: usize = 8192;
 
-/// What can be asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Whether it can hold control daemons.
+    /// Check whether it can hold control daemons.
     Check,
-    /// To start one.
+    /// Start a control daemon.
     Start(Start),
-    /// To start the gate of the card with that number.
+    /// Start the gate of the card with that number.
     StartGate(u32),
 }
 
-/// A control daemon to be started.
+/// The control daemon to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// The card's number: names its directories.
+    /// The card's number, in the names of its directories.
     pub card: u32,
     /// The card's UUID.
     pub uuid: String,
     /// The control program.
     pub program: PathBuf,
-    /// Receives what it prints.
+    /// The file for its output.
     pub log: PathBuf,
     /// Its arguments, without its name.
     pub arguments: Vec<String>,
@@ -51,17 +52,17 @@ pub struct Start {
     pub variables: Vec<(String, String)>,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It can, and holds that many.
+    /// It can hold control daemons, and holds that many.
     Ready(usize),
-    /// With this pid.
+    /// The daemon or gate was started, with this pid.
     Started(i32),
-    /// Gates are another process's to start, which finds its orders in a directory.
+    /// Another process starts gates, and finds its orders in a directory.
     GatesByOrder,
-    /// Not done, for this reason.
+    /// It refuses, for this reason.
     Refused(String),
 }
 
@@ -72,7 +73,7 @@ struct Envelope<T> {
     message: T,
 }
 
-/// A [`Request`] or an [`Answer`] as it goes over the socket.
+/// A [`Request`] or an [`Answer`] in the form of the socket.
 ///
 /// # Errors
 /// [`HoldError::Message`] for a path that is not UTF-8.
@@ -80,7 +81,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, HoldError> {
     serde_json::to_vec(&Envelope { format: FORMAT, message }).map_err(HoldError::message)
 }
 
-/// Reads what came over the socket.
+/// Parses a message from the socket.
 ///
 /// # Errors
 /// [`HoldError::Message`]; for another format with the two numbers.

@@ -1,12 +1,11 @@
-//! What a holder starts: the control program that it was started for, in the directories of one
-//! card, with an environment of its own. Whoever asks is root; this keeps a mistake from becoming a
-//! process.
+//! What a holder may start: its own control program, in the directories of one card, with an
+//! environment of its own. Only root can ask; these rules keep a mistake from becoming a process.
 
 use std::path::Path;
 
 use super::Start;
 
-/// Why that is not started; nothing where it may be.
+/// Why the holder refuses to start this; `None` if it may.
 pub(super) fn objection(start: &Start, control: &Path, mps: &Path) -> Option<String> {
     if start.program != control {
         return Some(format!(
@@ -21,7 +20,7 @@ pub(super) fn objection(start: &Start, control: &Path, mps: &Path) -> Option<Str
     if start.uuid.is_empty() || !named(&start.uuid) {
         return Some(format!("{:?} is no UUID of a card", start.uuid));
     }
-    // In the background, a daemon would not be our child.
+    // In the background, a daemon would not be the holder's child.
     if start.arguments.first().is_none_or(|first| first != "-f")
         || !start.arguments.iter().all(|word| word.starts_with('-') && named(word))
     {
@@ -37,7 +36,7 @@ pub(super) fn objection(start: &Start, control: &Path, mps: &Path) -> Option<Str
             "CUDA_VISIBLE_DEVICES" => *value == start.uuid,
             "CUDA_MPS_PIPE_DIRECTORY" => Path::new(value) == pipe,
             "CUDA_MPS_LOG_DIRECTORY" => Path::new(value) == log,
-            // A later driver's settings, none of them a path of ours.
+            // A later driver's settings, none of them a path of mpsgate.
             other => other == "PATH" || (other.starts_with("CUDA_") && named(other)),
         };
         let twice = start.variables[..place].iter().any(|(earlier, _)| earlier == name);

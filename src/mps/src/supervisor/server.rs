@@ -34,8 +34,8 @@ use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
 const NOFILE: u64 = 16_384;
-/// What no control daemon needs: its unit leaves them out, too. A pod that is privileged has them
-/// all.
+/// Capabilities that no control daemon needs: its unit leaves them out, too. A privileged pod has
+/// them all.
 const UNNEEDED: [Capability; 13] = [
     Capability::CAP_AUDIT_CONTROL,
     Capability::CAP_AUDIT_READ,
@@ -51,27 +51,27 @@ const UNNEEDED: [Capability; 13] = [
     Capability::CAP_SYS_TTY_CONFIG,
     Capability::CAP_WAKE_ALARM,
 ];
-/// For a whole question. Only root can ask, and it asks at once.
+/// The time for a whole question. Only root can ask, and it asks at once.
 const QUESTION: Duration = Duration::from_secs(2);
 /// After `quit`, after SIGTERM and after SIGKILL: together less than a pod's 30 s.
 const STEPS: [Duration; 3] =
     [Duration::from_secs(6), Duration::from_secs(3), Duration::from_secs(3)];
-/// What `quit` gives clients before it ends their server: mpsgated's own.
+/// The time that `quit` gives clients before it ends their server: mpsgated's own.
 const QUIT: &str = "quit -t 1\n";
 const POLL: Duration = Duration::from_millis(10);
 
-/// Where it works and what it starts.
+/// The paths of a holder and of its programs.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Its own directory, for socket and lock.
     pub dir: PathBuf,
     /// The cards' directories.
     pub mps: PathBuf,
-    /// The only control program that it starts; with a gate, each that it is asked for.
+    /// The only control program that it starts; with a gate, it starts any that a request names.
     pub control: PathBuf,
-    /// The gates' program; `None` where another process starts gates, as a container of the pod.
+    /// The gates' program; `None` if another process starts gates, as a container of the pod.
     pub gate: Option<PathBuf>,
-    /// What becomes a control daemon: `mpsgated`, whose `launch` is [`crate::launch`].
+    /// The program that becomes a control daemon: `mpsgated`, whose `launch` is [`crate::launch`].
     pub launcher: PathBuf,
 }
 
@@ -79,7 +79,7 @@ pub struct Options {
 /// the process's only one.
 ///
 /// # Errors
-/// When it cannot begin: [`HoldError::Locked`], [`HoldError::Unsafe`], [`HoldError::Fs`],
+/// If it cannot begin: [`HoldError::Locked`], [`HoldError::Unsafe`], [`HoldError::Fs`],
 /// [`HoldError::System`].
 pub fn serve(options: &Options) -> Result<(), HoldError> {
     sys::hand_on_no_descriptors();
@@ -91,7 +91,7 @@ pub fn serve(options: &Options) -> Result<(), HoldError> {
     signals.thread_block().map_err(system("block signals"))?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(system("receive signals"))?;
-    // A server outlives a control daemon that is killed, and would stay a zombie of nobody's.
+    // A server outlives a control daemon that is killed, and would stay a zombie.
     set_child_subreaper(true).map_err(system("become a subreaper"))?;
     raise_nofile().map_err(system("look at the limit of descriptors"))?;
     bound_capabilities();
@@ -108,7 +108,7 @@ pub fn serve(options: &Options) -> Result<(), HoldError> {
     Ok(())
 }
 
-/// Answers until `ended` says so; asked whenever `signals` can be read.
+/// Serves until `ended` returns true, which is asked when `signals` can be read.
 fn serve_until<F: AsFd>(
     holder: &mut Holder,
     signals: &F,
@@ -144,8 +144,8 @@ fn serve_until<F: AsFd>(
     }
 }
 
-/// Children inherit it. Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may
-/// have.
+/// Raises the limit, which children inherit. Raising the hard limit takes CAP_SYS_RESOURCE; without
+/// it the result is the most that this process may have.
 pub(super) fn raise_nofile() -> nix::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.max(NOFILE);
@@ -153,7 +153,8 @@ pub(super) fn raise_nofile() -> nix::Result<()> {
         .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
 }
 
-/// Of what is started from now on. Who may not do so has none to give.
+/// Drops capabilities for all programs that are started from now on. If the kernel forbids that,
+/// this process has none to pass on.
 fn bound_capabilities() {
     for capability in UNNEEDED {
         if let Err(error) = caps::drop(None, CapSet::Bounding, capability) {
@@ -163,11 +164,11 @@ fn bound_capabilities() {
 }
 
 fn say(line: &str) {
-    // Where nobody reads any more, the control daemons still have to be held.
+    // The control daemons must be held even if nobody reads this output any more.
     let _ = writeln!(io::stderr(), "hold: {line}");
 }
 
-/// What it holds.
+/// The state of the holder.
 #[derive(Debug)]
 struct Holder {
     options: Options,
@@ -177,8 +178,8 @@ struct Holder {
     _lock: File,
     /// Control daemons by their card.
     held: BTreeMap<u32, Pid>,
-    /// What they run: their front-end is the same program. On a host the settings may name another
-    /// by now.
+    /// The program of each daemon: its front-end is the same program. On a host the settings may
+    /// name another one by now.
     programs: BTreeMap<u32, PathBuf>,
     /// Gates by their card.
     gates: BTreeMap<u32, Pid>,
@@ -188,8 +189,8 @@ struct Holder {
 impl Holder {
     fn bind(options: &Options) -> Result<Self, HoldError> {
         let (dir, mps) = (&options.dir, &options.mps);
-        // The ones above, and the cards', are mpsgated's too: containers' directories below them
-        // have to be reached.
+        // mpsgated uses the directories above, and the cards', too: containers must reach their
+        // directories below them.
         let above = [dir.parent(), mps.parent(), Some(mps.as_path())].into_iter().flatten();
         for (path, mode) in above.map(|path| (path, 0o711)).chain([(dir.as_path(), 0o700)]) {
             file::make_directory(path, mode).map_err(HoldError::fs("create", path))?;
@@ -226,7 +227,7 @@ impl Holder {
         })
     }
 
-    /// A question that cannot be read or answered is told and is over.
+    /// A question that cannot be read or answered is logged, and ends.
     fn answer(&mut self, mut stream: UnixStream) {
         let mut answer = match read(&mut stream) {
             Ok(question) => self.decide(&question).unwrap_or_else(|error| {
@@ -258,7 +259,7 @@ impl Holder {
             Request::StartGate(card) => return self.start_gate(card),
             Request::Start(start) => start,
         };
-        // A pod's manifest says which program it is; on a host mpsgated's settings do, and change.
+        // A pod's manifest names the program; on a host mpsgated's settings do, and change.
         let own = self.options.gate.is_some();
         let control = if own { &start.program } else { &self.options.control };
         if let Some(why) = rules::objection(&start, control, &self.options.mps) {
@@ -276,7 +277,7 @@ impl Holder {
         Ok(Answer::Started(pid.as_raw()))
     }
 
-    /// The launcher becomes the control daemon: the pid is the same.
+    /// The launcher becomes the control daemon and keeps its pid.
     fn launcher(&self, start: &Start) -> Command {
         let mut command = Command::new(&self.options.launcher);
         command.args(["launch", "--card", &start.card.to_string(), "--mps"]);
@@ -285,8 +286,8 @@ impl Holder {
         command
     }
 
-    /// A second one would end at once, because the first has the lock: an orphan of an earlier
-    /// holder's, too.
+    /// Starts a gate. A second gate would end at once, because the first has the lock; so would one
+    /// beside an earlier holder's.
     fn start_gate(&mut self, card: u32) -> Result<Answer, HoldError> {
         let Some(program) = &self.options.gate else { return Ok(Answer::GatesByOrder) };
         if let Some(pid) = self.gates.get(&card) {
@@ -302,7 +303,7 @@ impl Holder {
         Ok(Answer::Started(pid.as_raw()))
     }
 
-    /// Every child that has ended, servers without their control daemon among them.
+    /// Reaps every child that has ended, including servers without their control daemon.
     fn reap(&mut self) {
         loop {
             let status = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -326,8 +327,8 @@ impl Holder {
         }
     }
 
-    /// Ends all: they would be terminated with the container anyway, and `quit` is the way that
-    /// leaves no client in an undefined state.
+    /// Ends all: they would be terminated with the container anyway, and only `quit` leaves no
+    /// client in an undefined state.
     fn stop(&mut self) {
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_file(fd_store::socket(&self.options.mps));
@@ -360,14 +361,15 @@ impl Holder {
             }
         }
         for mut quit in quits {
-            // One that hangs at a wedged channel. Reaped above, in most cases: then both fail.
+            // A front-end that hangs at a wedged channel. In most cases it was reaped above, and
+            // both fail.
             let _ = quit.kill();
             let _ = quit.wait();
         }
     }
 
-    /// The front-end is the same program without arguments. The daemon, our child, is alone in its
-    /// mount namespace with its directory.
+    /// Starts the front-end, which is the same program without arguments. Only the daemon, a child
+    /// of the holder, is in its mount namespace with its directory.
     fn quit(&self, card: u32, daemon: Pid) -> io::Result<Child> {
         let base = self.options.mps.join(card.to_string());
         let pipe = seen_by(daemon.as_raw(), &base.join("pipe"));
@@ -385,14 +387,14 @@ impl Holder {
             .stderr(Stdio::null())
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // It fits into the pipe; one that has ended already takes nothing.
+            // It fits into the pipe; a front-end that has ended reads nothing.
             let _ = stdin.write_all(QUIT.as_bytes());
         }
         Ok(child)
     }
 }
 
-/// The whole question, from root in a pid namespace that we see.
+/// Reads the whole question, from root in a visible pid namespace.
 fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(QUESTION))?;
@@ -419,8 +421,8 @@ fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// In a process group of its own, with no descriptor of ours; `command` has its whole environment.
-/// It is reaped with all others.
+/// Starts a program in a process group of its own, with no inherited descriptor; `command` has its
+/// whole environment. It is reaped with all others.
 fn spawn(mut command: Command, log: &Path) -> Result<Pid, HoldError> {
     let errors = open_log(log).map_err(HoldError::fs("open", log))?;
     let out = errors.try_clone().map_err(HoldError::fs("open", log))?;
@@ -437,7 +439,7 @@ fn spawn(mut command: Command, log: &Path) -> Result<Pid, HoldError> {
     Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or_default()))
 }
 
-/// Appending: mpsgated trims it.
+/// Opens a log to append: mpsgated trims it.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     let mut open = OpenOptions::new();
     open.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW).open(path)

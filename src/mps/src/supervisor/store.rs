@@ -1,4 +1,4 @@
-//! The gates' listening sockets, kept while a gate is replaced. Nobody is accepted here: clients
+//! Keeps the gates' listening sockets while a gate is replaced. It accepts no connection: clients
 //! wait in a socket's backlog for the next gate.
 
 use std::collections::BTreeMap;
@@ -13,15 +13,16 @@ use nix::sys::socket::{SockType, getsockopt, sockopt};
 
 use crate::door_name::is_door;
 
-/// A gate says what it has to say and goes; only root can ask.
+/// A gate sends its requests and leaves; only root can connect.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Sockets of one card, as the unit of a gate may keep (`FileDescriptorStoreMax=`): MPS serves 60
-/// clients of a card at most.
+/// The most sockets of one card, as the unit of a gate may keep (`FileDescriptorStoreMax=`): MPS
+/// serves 60 clients of a card at most.
 const OF_A_CARD: usize = 1024;
-/// Sockets in all. Descriptors of this process, which has to be able to start control daemons.
+/// The most sockets in all. They are descriptors of this process, which must still be able to start
+/// control daemons.
 const IN_ALL: usize = 8192;
 
-/// What is kept, and the socket on which it is asked for.
+/// The kept sockets, and the store's own socket.
 #[derive(Debug)]
 pub(super) struct Store {
     listener: UnixListener,
@@ -29,18 +30,18 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// In the directory of the cards' directories.
+    /// Binds the store's socket in the directory above the cards' directories.
     pub(super) fn bind(mps: &Path) -> io::Result<Self> {
         let listener = mpsgate_host::socket::bind_packets(&socket(mps))?;
         Ok(Self { listener, kept: BTreeMap::new() })
     }
 
-    /// Readable when somebody asks.
+    /// Readable when a gate or mpsgated connects.
     pub(super) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Answers one that asks; nothing where nobody does.
+    /// Answers one connection; does nothing without one.
     pub(super) fn answer(&mut self) -> io::Result<()> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -86,7 +87,8 @@ impl Store {
         if !is_door(&name) {
             return wrong("it is no container's name");
         }
-        // What a gate has, and nothing by which whoever has a gate could keep more.
+        // Only listening sockets, which a gate needs; nothing else that a process in a gate's place
+        // could keep here.
         let is_listening = getsockopt(&descriptor, sockopt::AcceptConn).is_ok_and(|is| is);
         let kind = getsockopt(&descriptor, sockopt::SockType);
         if !is_listening || kind != Ok(SockType::SeqPacket) {

@@ -1,8 +1,8 @@
-//! NVIDIA's own client library, without a GPU: whom it reaches, from where, and what it needs. Both
-//! control daemons, NVIDIA's and the fake, have the fake's server here, which tells each client
-//! what `cuInit` is to say.
+//! NVIDIA's own client library, without a GPU: which daemon it reaches, from where, and what it
+//! needs. Both control daemons, NVIDIA's and the fake, have the fake's server here, which decides
+//! the result of each client's `cuInit`.
 //!
-//! What lies beyond the first words of a server needs a card: `tests/gpu`.
+//! Everything after the first words of a server needs a card: `tests/gpu`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,9 +18,9 @@ use crate::harness::{Bench, feed, libcuda, need, root, wait_for};
 const NO_DEVICE: i32 = 100;
 /// `CUDA_ERROR_MAP_FAILED`: the server's region was not found.
 const MAP_FAILED: i32 = 205;
-/// `CUDA_ERROR_MPS_CONNECTION_FAILED`: somebody greeted, and then nothing came.
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`: a server greeted, and then sent nothing.
 const CONNECTION_FAILED: i32 = 805;
-/// A code that no library says by itself: it came from the server.
+/// A code that no library returns by itself: it came from the server.
 const SERVERS_WORD: i32 = 4711;
 
 /// A control daemon with the fake's server, and a client of its branch.
@@ -31,7 +31,7 @@ struct Stage {
     library: PathBuf,
 }
 
-/// What `cuInit` said, and the client in the daemon's log: pid and uid.
+/// The result of `cuInit`, and the client in the daemon's log: pid and uid.
 #[derive(Debug, PartialEq, Eq)]
 struct Attached {
     code: i32,
@@ -58,8 +58,8 @@ impl Stage {
         self.card.dirs().log_file().since(0).unwrap()
     }
 
-    /// Runs the client below `around`, a command line that ends with the client's, and looks while
-    /// it lives: the pid in the daemon's log has to be this client's own on this machine.
+    /// Runs the client below `around`, a command line that ends with the client's, and checks while
+    /// it lives: the pid in the daemon's log must be this client's own on this machine.
     fn attach(&self, pipe: &Path, around: &[&str]) -> Attached {
         let before = self.log().len();
         let mut line: Vec<&str> = around.to_vec();
@@ -71,10 +71,10 @@ impl Stage {
         command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let (inner, code) = said.trim().split_once(' ').unwrap_or_else(|| panic!("{said:?}"));
-        // The daemon's log comes by a thread of its own, in order.
+        let mut text = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut text).unwrap();
+        let (inner, code) = text.trim().split_once(' ').unwrap_or_else(|| panic!("{text:?}"));
+        // The daemon's log comes from a thread of its own, in order.
         self.card.channel().server_list().unwrap();
         wait_for("the log has all", || self.log()[before..].contains("Cmd:get_server_list"));
         let log = self.log().split_off(before);
@@ -99,17 +99,17 @@ pub(crate) fn the_real_client_attaches_through_control_alone(bench: &Bench) {
     let stage = need!(stage(bench));
     let dir = bench.control_alone();
     assert_eq!(stage.attach(&dir, &[]), ATTACHED);
-    // A server that is there already is told of the second one.
+    // A running server learns of the second client.
     assert_eq!(stage.attach(&dir, &[]), ATTACHED);
     assert!(stage.log().contains("Server already exists"), "{}", stage.log());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "it makes nothing there");
 }
 
-/// A container brings its own library where nothing injects the node's.
+/// A container brings its own library if the node's is not injected.
 pub(crate) fn a_library_of_another_branch_attaches_all_the_same(bench: &Bench) {
     let mut stage = need!(stage(bench));
     let fetched = libcuda(if bench.version == 535 { 550 } else { 535 });
-    // That of 555 nobody can fetch: who has one names it.
+    // The library of 555 cannot be downloaded here: a variable names a copy.
     let given = std::env::var_os("MPSGATE_LIBCUDA_555").map(PathBuf::from);
     if given.is_none() {
         need!(fetched.as_ref());
@@ -125,7 +125,7 @@ pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
     let client = bench.cuda_client();
     let whole = fs::read(&library).unwrap();
     let truncated = bench.dir.path().join("truncated.so");
-    // With more of it the loader itself dies: it maps what the head promises.
+    // A larger part would crash the loader itself: it maps what the header promises.
     fs::write(&truncated, &whole[..32]).unwrap();
     let missing = bench.dir.path().join("missing.so");
     for (file, why) in [
@@ -136,13 +136,13 @@ pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
         let mut command = std::process::Command::new(&client);
         command.arg(file);
         let output = feed(command, "");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
-        assert!(said.starts_with(&*file.to_string_lossy()) && said.contains(why), "{said}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
+        assert!(text.starts_with(&*file.to_string_lossy()) && text.contains(why), "{text}");
     }
 }
 
-/// Whatever a container has of its own, the daemon sees the true pid and uid.
+/// Whatever namespaces a container has, the daemon sees the true pid and uid.
 pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: &Bench) {
     let stage = need!(stage(bench));
     let dir = bench.control_alone();
@@ -162,8 +162,8 @@ pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: 
     assert_eq!(stage.attach(&dir, &rootless), other);
 }
 
-/// Where no daemon of ours listens, the library goes on without MPS: that is why no container may
-/// have a card's node without a channel that works.
+/// If no daemon of mpsgate listens, the library continues without MPS. So no container may have a
+/// card's node without a working channel.
 pub(crate) fn the_real_client_goes_on_without_mps_where_nobody_listens(bench: &Bench) {
     let stage = need!(stage(bench));
     let none = Attached { code: NO_DEVICE, logged: None };
@@ -181,7 +181,7 @@ pub(crate) fn the_real_client_goes_on_without_mps_where_nobody_listens(bench: &B
     assert_eq!(stage.attach(&dir, &[]), none, "a socket of another kind, whose maker has gone");
 }
 
-/// What `cuInit` says of somebody who only greets is what it says of a daemon without a server.
+/// The result of `cuInit` for a server that only greets equals that for a daemon without a server.
 pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &Bench) {
     let stage = need!(stage(bench));
     use nix::sys::socket::{
@@ -197,7 +197,7 @@ pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &
     listen(&listener, Backlog::new(4).unwrap()).unwrap();
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It looks whether somebody is there, and comes again.
+            // The client checks whether a daemon is there, and connects again.
             for _ in 0..2 {
                 let one = accept(listener.as_raw_fd()).unwrap();
                 send(one, b"OUTBHELL\0", MsgFlags::MSG_NOSIGNAL).unwrap();
@@ -213,14 +213,14 @@ pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &
     assert_eq!(seen, Attached { code: CONNECTION_FAILED, logged: Some(0) });
 }
 
-/// Not the IPC namespace: the mount `/dev/shm`, where these drivers give the server's region a
-/// name.
+/// Not the IPC namespace matters, but the mount `/dev/shm`, where these drivers give the server's
+/// region a name.
 pub(crate) fn the_real_client_looks_for_the_servers_region_in_dev_shm(bench: &Bench) {
     let stage = need!(stage(bench));
     stage.steer("fake-server-status", "0");
     stage.steer("fake-server-region", "named");
     let dir = bench.control_alone();
-    // Found, and only the card is missing.
+    // The region was found, and only the card is missing.
     let found = Attached { code: NO_DEVICE, logged: Some(0) };
     assert_eq!(stage.attach(&dir, &[]), found);
     assert_eq!(stage.attach(&dir, &["unshare", "--ipc"]), found);

@@ -1,4 +1,4 @@
-//! Finds the programs, gives each test its own copy and directories, and ends what a test started.
+//! Finds the programs, gives each test its own copy and directories, and ends the test's processes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use mpsgate_mps::{ControlDaemon, HoldSpawner, MpsDirectories, MpsInstance, Origi
 use mpsgate_testing::programs::{Holder, cache, fake_mps_control, mpsgate_gate};
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 
-/// Any uid that is neither root nor ours.
+/// Any uid other than root's and this process's.
 pub(crate) const NOBODY: u32 = 65_534;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +30,12 @@ pub(crate) struct Bench {
     pub(crate) version: u32,
     pub(crate) binary: PathBuf,
     children: Mutex<Vec<Child>>,
-    /// Ends before its directory.
+    /// It ends before its directory.
     holder: Mutex<Option<Holder>>,
     pub(crate) dir: tempfile::TempDir,
 }
 
-/// Fails, with the reason, where this machine has no such program.
+/// Fails, with the reason, if this machine has no such program.
 pub(crate) fn bench(kind: Kind, version: u32) -> Result<Bench, String> {
     let program = match kind {
         Kind::Real => real(version)?,
@@ -50,15 +50,15 @@ pub(crate) fn bench(kind: Kind, version: u32) -> Result<Bench, String> {
     if kind == Kind::Fake {
         let server = "nvidia-cuda-mps-server";
         copy(&program.with_file_name(server), &binary.with_file_name(server));
-        // The fake learns its version from the environment, which the crate clears: a wrapper would
-        // be another program, so the version is told by a file beside it.
+        // The fake learns its version from the environment, which the crate clears. A wrapper would
+        // be another program, so a file beside the fake has the version.
         fs::write(dir.path().join("bin/fake-mps-version"), version.to_string()).unwrap();
     }
     Ok(Bench { kind, version, binary, children: Mutex::default(), holder: Mutex::default(), dir })
 }
 
-/// By another process: a descriptor of ours, open for writing, could be inherited by what another
-/// test forks just then, and the copy could not be executed (ETXTBSY).
+/// Copies by another process: a descriptor of this one, open for writing, could be inherited by a
+/// process that another test forks just then, and the copy could not be executed (ETXTBSY).
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }
@@ -84,7 +84,7 @@ fn real(version: u32) -> Result<PathBuf, String> {
         .ok_or_else(|| needs("nvidia-cuda-mps-control", "nvidia-cuda-mps.sh", version))
 }
 
-/// 550 brought the command and all else that these tests tell apart.
+/// 550 brought the command and everything else that these tests distinguish.
 fn behaves_as(program: &Path) -> u32 {
     let bytes = fs::read(program).unwrap();
     let knows_status = bytes.windows(17).any(|window| window == b"get_server_status");
@@ -111,8 +111,8 @@ pub(crate) fn on_a_gpu() -> bool {
     env::var_os("MPSGATE_TEST_GPU").is_some()
 }
 
-/// The card. From 580 on a real daemon ends at once where there is none of that UUID:
-/// `MPSGATE_TEST_GPU` names one that is there.
+/// The card's UUID. From 580 on a real daemon ends at once if there is no such card, so
+/// `MPSGATE_TEST_GPU` names an existing one.
 pub(crate) fn uuid() -> String {
     env::var("MPSGATE_TEST_GPU").unwrap_or_else(|_| "GPU-00000000-test".into())
 }
@@ -122,8 +122,8 @@ fn needs(program: &str, script: &str, version: u32) -> String {
 }
 
 impl Bench {
-    /// NVIDIA's daemon gets our server too: its own needs a GPU. From 580 on the two say other
-    /// words to each other, which ours does not know.
+    /// Gives NVIDIA's daemon the fake's server too: its own needs a GPU. From 580 on the two speak
+    /// another protocol, which the fake's server does not know.
     pub(crate) fn with_server(&self) -> Result<(), String> {
         if self.kind == Kind::Real {
             if on_a_gpu() {
@@ -140,7 +140,7 @@ impl Bench {
         self.version >= 580 || self.kind == Kind::Real && on_a_gpu()
     }
 
-    /// A file of the installation, where anybody may read it.
+    /// A readable copy of a file of the installation.
     pub(crate) fn readable(&self, file: &Path) -> PathBuf {
         let here = self.dir.path().join(file.file_name().unwrap());
         copy(file, &here);
@@ -161,7 +161,7 @@ impl Bench {
         self.dir.path().join("hold")
     }
 
-    /// The holder of this bench, which is started where none is there.
+    /// The holder of this bench, which is started if it is missing.
     pub(crate) fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
         let mut holder = self.holder.lock().unwrap();
         holder.get_or_insert_with(|| {
@@ -171,27 +171,27 @@ impl Bench {
         holder
     }
 
-    /// Asks that holder.
+    /// A spawner that asks that holder.
     pub(crate) fn spawner(&self) -> HoldSpawner {
         drop(self.holder());
         HoldSpawner::new(self.hold_dir(), self.dir.path().join("mps/gates"))
     }
 
-    /// Where root finds the sockets of that daemon.
+    /// The directory in which root finds the sockets of that daemon.
     pub(crate) fn pipe_of(&self, daemon: &ControlDaemon) -> PathBuf {
         let pipe = self.dirs(0).pipe_dir();
         let root = format!("/proc/{}/root", daemon.process.pid());
         Path::new(&root).join(pipe.strip_prefix("/").unwrap())
     }
 
-    /// A directory with the running daemon's `control` alone, as a client has one. The way there is
-    /// a descriptor that every client has from us: as another user, or in another user namespace,
-    /// none passes the daemon's `/proc/PID/root`.
+    /// A directory with only the running daemon's `control`, as a client has one. The way there is
+    /// a descriptor that every client inherits: another user, or another user namespace, cannot
+    /// pass the daemon's `/proc/PID/root`.
     pub(crate) fn control_alone(&self) -> PathBuf {
         let pipe = self.card().pipe().unwrap().unwrap();
         let inherited = nix::unistd::dup(&pipe).unwrap();
         let control = format!("/proc/self/fd/{}/control", inherited.as_raw_fd());
-        // As long as this process: its clients come and go.
+        // Open as long as this process: its clients come and go.
         std::mem::forget(inherited);
         self.alone(Path::new(&control))
     }
@@ -206,7 +206,7 @@ impl Bench {
         dir
     }
 
-    /// What lies in the directory of the cards' directories, but for the holder's socket.
+    /// The content of the directory above the cards' directories, without the holder's socket.
     pub(crate) fn left(&self) -> Vec<String> {
         let names = listing(&self.dir.path().join("mps")).into_keys();
         names.filter(|name| name != "store.sock").collect()
@@ -216,7 +216,7 @@ impl Bench {
         MpsInstance::new(0, uuid(), &self.binary, self.dirs(0)).with_holder(self.hold_dir())
     }
 
-    /// A card whose wedge shows soon: the tests wait for the limit to pass.
+    /// A card with a short time limit, so that a wedge shows soon.
     pub(crate) fn impatient_card(&self) -> MpsInstance {
         self.card().with_channel_timeout(Duration::from_millis(400))
     }
@@ -228,7 +228,7 @@ impl Bench {
         (card, daemon)
     }
 
-    /// The front-end, as anybody may run it: exit status and stdout.
+    /// Runs the front-end as any user: returns exit status and stdout.
     pub(crate) fn ask(
         &self,
         pipe_dir: &Path,
@@ -251,7 +251,7 @@ impl Bench {
         command
     }
 
-    /// The fake's CUDA client, whose control daemon may be NVIDIA's.
+    /// The fake's CUDA client. Its control daemon may be NVIDIA's.
     pub(crate) fn client(&self, pipe_dir: &Path) -> Command {
         let program = self.dir.path().join("bin/fake-client");
         if !program.exists() {

@@ -1,4 +1,4 @@
-//! The bare program, run by hand.
+//! The program alone, run by hand.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -119,7 +119,7 @@ pub(crate) fn reads_values_leniently(bench: &Bench) {
     }
 }
 
-/// What `asker` may change: settings are open in 535, and closed from 550 on.
+/// The settings that `asker` may change: they are open in 535, and closed from 550 on.
 fn assert_tenant(bench: &Bench, pipe: &std::path::Path, uid: Option<u32>) {
     let settings = bench.version == 535;
     for (set, get, before, after) in [
@@ -162,7 +162,7 @@ pub(crate) fn what_control_alone_lets_root_do(bench: &Bench) {
 pub(crate) fn what_another_uid_may_do(bench: &Bench) {
     need!(root());
     let (pipe, _) = daemon(bench);
-    // As the launcher's tmpfs is, which nobody but the daemon and its servers reaches.
+    // The mode of the launcher's tmpfs, which only the daemon and its servers reach.
     fs::set_permissions(&pipe, fs::Permissions::from_mode(0o711)).unwrap();
     assert_tenant(bench, &pipe, Some(NOBODY));
     let (status, printed) = bench.ask(&pipe, Some(NOBODY), "start_server -uid 0\n");
@@ -177,7 +177,7 @@ pub(crate) fn quit_leaves_three_files_and_sigterm_leaves_all(bench: &Bench) {
     assert_eq!(bench.status_of(pid), Some(0));
     let left: Vec<_> = listing(&pipe).into_keys().collect();
     assert_eq!(left, ["control", "control_lock", "control_privileged"]);
-    // A stale directory is no hindrance.
+    // A stale directory does no harm.
     let (pipe, pid) = daemon(bench);
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(bench.status_of(pid), None);
@@ -226,7 +226,7 @@ pub(crate) fn ends_without_a_word_when_a_socket_path_is_too_long(bench: &Bench) 
 }
 
 /// Garbage in the log FIFO ends the daemon's logging and then blocks the daemon. Only the real
-/// program has that FIFO's reader.
+/// program reads that FIFO.
 pub(crate) fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained(bench: &Bench) {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -248,7 +248,7 @@ pub(crate) fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained(bench: 
     card.stop(&bench.spawner(), std::time::Duration::ZERO).unwrap();
 }
 
-/// The script that fetches the real program says where it is, and that it is NVIDIA's.
+/// The script that fetches the real program names its path, and that it is NVIDIA's.
 #[test]
 fn the_fetching_script_explains_wrong_usage() {
     let script =

@@ -1,6 +1,6 @@
 //! Servers and clients below NVIDIA's control daemon and the fake, both with the fake's server: how
-//! the daemon starts, asks, limits and ends a server, and hands clients over to it. What a server
-//! and a client do by themselves is the fake's, and what `tests/gpu` must confirm on a real card.
+//! the daemon starts, asks, limits and ends a server, and hands clients over to it. The behaviour
+//! of a server and a client is the fake's, and `tests/gpu` must confirm it on a real card.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// A card with 7 GiB and a server for us.
+/// A card with 7 GiB and a server for this user.
 fn serving(bench: &Bench) -> (MpsInstance, i32) {
     let (card, _) = bench.started();
     card.channel().set_default_limit(NonZeroU32::new(7168).unwrap()).unwrap();
@@ -58,7 +58,7 @@ pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
     assert!(bench.left().is_empty(), "{:?}", bench.left());
 }
 
-/// As that of an mpsgated that was killed: its front-end lives a moment longer.
+/// The front-end of a killed mpsgated lives a moment longer.
 pub(crate) fn a_server_comes_also_where_another_front_end_is_connected(bench: &Bench) {
     need!(bench.with_server());
     let (card, daemon) = bench.started();
@@ -96,7 +96,7 @@ pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
     assert!(named, "{error}");
 }
 
-/// It is not waited for: who asks may have given up by then.
+/// The call does not wait for it, because its caller may have given up by then.
 pub(crate) fn a_server_of_another_uid_that_is_not_ready_is_named_at_once(bench: &Bench) {
     need!(root());
     need!(bench.with_server());
@@ -117,7 +117,7 @@ fn a_server_that_starts_may_have_the_user_of_the_control_daemon() {
     let server = std::thread::scope(|scope| {
         let started = scope.spawn(|| card.ensure_server(NOBODY, LIMIT));
         wait_for("it starts", || !card.servers_alive().is_empty());
-        // Some looks at it.
+        // Long enough for some looks at it.
         std::thread::sleep(Duration::from_millis(200));
         fs::remove_file(&late).unwrap();
         started.join().unwrap().unwrap()
@@ -139,7 +139,8 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
     attached(&card, server.pid, client);
 }
 
-/// What tests/gpu saw of the driver's own on an H200 (580.159.04), and compares at each run.
+/// tests/gpu saw these answers of the driver's own on an H200 (580.159.04), and compares them at
+/// each run.
 #[test]
 fn the_fake_of_580_answers_as_a_real_one_on_a_gpu() {
     let bench = bench(Kind::Fake, 580).expect("the fake is always there");
@@ -153,7 +154,7 @@ fn the_fake_of_580_answers_as_a_real_one_on_a_gpu() {
     assert!(ps.starts_with("PID ID SERVER DEVICE NAMESPACE COMMAND\n"), "{ps}");
     assert!(ps.contains(&format!("\n{pid} 1 {server} {} ", uuid())), "{ps}");
     assert_eq!(ask(&format!("terminate_client {server} 1\n")), "201\n");
-    // And what counts as terminated.
+    // The clients that count as terminated.
     let soon = Instant::now() + Duration::from_secs(20);
     let pids = card.terminate_clients(|client| client == pid.cast_signed(), soon).unwrap();
     assert_eq!(pids, [pid.cast_signed()]);
@@ -245,7 +246,7 @@ pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(ben
         fs::write(&fault, "").unwrap();
         wait_for("the fault shows", || matches!(card.state().unwrap(), MpsState::Fault { .. }));
         fs::remove_file(&fault).unwrap();
-        // Still at fault: an affected client lives.
+        // It is still at fault: an affected client lives.
         assert!(matches!(card.state().unwrap(), MpsState::Fault { .. }));
         card.channel()
             .ask(&Command::TerminateClient { server, client: affected.cast_signed() })
@@ -254,7 +255,7 @@ pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(ben
     }
 }
 
-/// Whoever can write to the log could fence a card with such a line.
+/// Otherwise a process that can write to the log could fence a card with such a line.
 pub(crate) fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault(bench: &Bench) {
     need!(bench.with_server());
     let (card, server) = serving(bench);
@@ -268,7 +269,7 @@ pub(crate) fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault(
     assert_eq!((servers[0].pid, &servers[0].status), (server, &ServerStatus::Unreported));
 }
 
-/// Whoever can write to the log could keep a card from ever having a server.
+/// Otherwise a process that can write to the log could keep a card without a server for ever.
 pub(crate) fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so(
     bench: &Bench,
 ) {
@@ -323,14 +324,14 @@ pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench
 }
 
 /// Every user has the server program (CDI brings it into containers, too) and can set any
-/// environment. None has the mount namespace of a control daemon.
+/// environment. No user has the mount namespace of a control daemon.
 pub(crate) fn a_process_that_dresses_up_as_a_server_is_none(bench: &Bench) {
     need!(root());
     need!(bench.with_server());
     let (card, server) = serving(bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
     let pipe = card.dirs().pipe_dir();
-    // It must not speak to the daemon, which would send it away.
+    // It must not speak to the daemon, which would turn it away.
     let log = bench.dir.path().join("another");
     fs::create_dir(&log).unwrap();
     fs::write(log.join("fake-server-slow"), "").unwrap();

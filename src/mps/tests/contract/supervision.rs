@@ -104,7 +104,7 @@ pub(crate) fn nobody_leases_its_programs_while_it_lives(bench: &Bench) {
 pub(crate) fn adopts_what_runs_and_stops_without_a_trace(bench: &Bench) {
     let (card, daemon) = bench.started();
     card.channel().set_default_limit(mib(7168)).unwrap();
-    // Another mpsgated, which knows nothing of the first.
+    // Another mpsgated, which does not know the first.
     let again = bench.card();
     let (adopted, origin) = again.ensure_running(&bench.spawner(), LIMIT).unwrap();
     assert_eq!((origin, adopted.process.pid()), (Origin::Adopted, daemon.process.pid()));
@@ -137,7 +137,7 @@ pub(crate) fn two_starters_make_one_daemon(bench: &Bench) {
             1,
             "{origins:?}"
         );
-        // As a crash leaves the directory.
+        // The directory as a crash leaves it.
         one.0.process.signal(Signal::KILL).unwrap();
         assert!(one.0.process.wait_gone(LIMIT));
     }
@@ -152,7 +152,7 @@ pub(crate) fn an_idle_connection_is_a_wedge_until_it_ends(bench: &Bench) {
     wait_for("the connection is served", is_wedged);
     let wedged = matches!(card.state(), Ok(MpsState::Wedged { cause: WedgeCause::Unknown, .. }));
     assert!(wedged, "{:?}", card.state());
-    // A wedged daemon is never doubled.
+    // A second daemon is never started beside a wedged one.
     let doubled = card.ensure_running(&bench.spawner(), LIMIT);
     assert!(matches!(doubled, Err(MpsError::Wedged { .. })), "{doubled:?}");
     drop(held);
@@ -191,14 +191,14 @@ pub(crate) fn its_files_are_out_of_every_users_reach(bench: &Bench) {
         let mut look = Process::new("setpriv");
         look.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "ls"]).arg(&place);
         let output = look.env("LC_ALL", "C").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("Permission denied"), "{}: {said}", place.display());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("Permission denied"), "{}: {text}", place.display());
     }
     let lock = pipe.with_file_name("daemon.lock");
     assert_eq!(fs::symlink_metadata(lock).unwrap().mode() & 0o7777, 0o600);
 }
 
-/// A holder that dies takes nothing along, and the next one serves the same cards.
+/// A holder that dies ends nothing else, and the next one serves the same cards.
 pub(crate) fn a_daemon_outlives_its_holder_and_is_adopted_with_the_next(bench: &Bench) {
     need!(root());
     let (_, daemon) = bench.started();
@@ -235,7 +235,7 @@ pub(crate) fn a_strangers_lock_is_named(bench: &Bench) {
 
 pub(crate) fn many_threads_share_the_channel(bench: &Bench) {
     let (card, _daemon) = bench.started();
-    // A second channel stands for a second process: only the file lock is between them.
+    // A second channel takes the place of a second process: only the file lock is between them.
     let other = bench.card();
     std::thread::scope(|scope| {
         for card in [&card, &other, &card, &other] {
@@ -275,8 +275,8 @@ pub(crate) fn capabilities_are_probed_without_a_trace(bench: &Bench) {
     assert!(listing(&scratch).is_empty());
 }
 
-/// Cards come up at the same time, and the directory of card 1 is called 1 like the first process
-/// of a pid namespace: neither may answer for the program that is probed.
+/// Cards start at the same time, and the directory of card 1 is called 1 like the first process of
+/// a pid namespace: neither may answer for the probed program.
 pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
     let scratch = bench.dir.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
@@ -294,8 +294,8 @@ pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
     assert!(listing(&scratch).is_empty());
 }
 
-/// The real program has no server program here; the fake's is told to die. Often, because the real
-/// one hangs up on the front-end now and then.
+/// The real program has no server program here; the fake's has orders to die. Repeated, because the
+/// real one closes the front-end's connection now and then.
 pub(crate) fn a_server_that_dies_is_an_error(bench: &Bench) {
     if bench.kind == Kind::Real && on_a_gpu() {
         return; // its server does not die
@@ -305,13 +305,13 @@ pub(crate) fn a_server_that_dies_is_an_error(bench: &Bench) {
     let own = nix::unistd::geteuid().as_raw();
     for _ in 0..50 {
         let error = card.ensure_server(own, LIMIT).unwrap_err();
-        let told = matches!(&error, MpsError::ServerDied { tail, .. } if tail.contains("exited with status 1"));
-        assert!(told, "{error}");
+        let dead = matches!(&error, MpsError::ServerDied { tail, .. } if tail.contains("exited with status 1"));
+        assert!(dead, "{error}");
     }
     assert!(card.channel().server_list().unwrap().is_empty());
 }
 
-/// A card whose control program is another one, and a holder that starts it.
+/// A card with another control program, and a holder that starts it.
 struct Other {
     card: MpsInstance,
     spawner: HoldSpawner,
@@ -358,12 +358,12 @@ fn a_start_that_ends_at_once_shows_the_end_of_its_log() {
     need!(root());
     for status in [0, 1] {
         let other = Other::scripted(&format!("echo boom; exit {status}"));
-        let told = other.fails(LIMIT);
-        assert_eq!(told, ("it ended at once".to_owned(), "boom".to_owned()));
+        let reason = other.fails(LIMIT);
+        assert_eq!(reason, ("it ended at once".to_owned(), "boom".to_owned()));
     }
 }
 
-/// The holder is asked for the control program that it was started for; the launcher finds none.
+/// The request names the holder's own control program; the launcher finds none.
 #[test]
 fn a_program_that_cannot_be_executed_is_an_error_of_the_start() {
     need!(root());
@@ -382,7 +382,7 @@ fn a_start_that_never_answers_is_ended() {
     assert!(mpsgate_mps::Process::open(tail.trim().parse().unwrap()).is_none(), "{tail}");
 }
 
-/// What goes into the background has no lock and is no control daemon.
+/// A program in the background has no lock and is no control daemon.
 #[test]
 fn a_program_that_leaves_its_place_has_not_started() {
     need!(root());
@@ -392,7 +392,7 @@ fn a_program_that_leaves_its_place_has_not_started() {
     assert!(mpsgate_mps::Process::open(tail.trim().parse().unwrap()).is_none(), "{tail}");
 }
 
-/// `systemctl` itself is a script here; units run for real on machines with systemd.
+/// `systemctl` is a script here; units run for real on machines with systemd.
 #[test]
 fn a_unit_is_started_with_its_environment_and_forgotten_after_the_stop() {
     let dir = tempfile::tempdir().unwrap();

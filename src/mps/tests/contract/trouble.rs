@@ -1,4 +1,4 @@
-//! What an attack or an accident does to a card, and what can be seen and repaired of it.
+//! The effect of an attack or an accident on a card, and what can be seen and repaired of it.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 use crate::harness::{Bench, LIMIT, listing, need, wait_for};
 
-/// A connection that says nothing; `None` where the queue is full.
+/// A silent connection; `None` if the queue is full.
 fn idle_connection(control: &Path) -> Option<OwnedFd> {
     let fd =
         socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -49,8 +49,7 @@ pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
     wait_for("it is gone", || card.glance(&daemon) == Glance::Gone);
 }
 
-/// The driver's own program is enough, and the daemon looks as if it rested: the connection is all
-/// that there is to see.
+/// The driver's own program suffices, and the daemon looks at rest: only the connection shows it.
 pub(crate) fn a_front_end_that_stays_is_seen_by_its_connection(bench: &Bench) {
     let (card, daemon) = impatient(bench);
     let known = card.connections(&daemon);
@@ -76,7 +75,7 @@ pub(crate) fn a_flood_of_connections_is_a_wedge_until_it_ends(bench: &Bench) {
     wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
 }
 
-/// Nobody can tell such a daemon from one that waits for another connection.
+/// Such a daemon looks the same as one that waits for another connection.
 pub(crate) fn a_stopped_server_is_named_as_what_a_daemon_may_wait_for(bench: &Bench) {
     need!(bench.with_server());
     let (card, daemon) = impatient(bench);
@@ -149,7 +148,8 @@ pub(crate) fn a_link_in_a_directorys_place_is_named_and_not_followed(bench: &Ben
     assert!(daemon.process.is_alive());
 }
 
-/// What root takes away on the node is gone for the daemon, too: the kernel ends the mount.
+/// A directory that root removes on the node is gone for the daemon, too: the kernel ends the
+/// mount.
 pub(crate) fn a_pipe_directory_that_root_removes_is_named_and_the_daemon_still_ended(
     bench: &Bench,
 ) {
@@ -195,8 +195,8 @@ pub(crate) fn a_daemon_without_the_lock_is_left_alone_until_it_is_stopped(bench:
     assert!(mpsgate_mps::Process::open(old).is_none());
 }
 
-/// A lock that root has taken away is no lock: what had it is an older version's, as far as can be
-/// seen, and nothing is started beside it.
+/// A lock that root has removed is no lock: its former holder looks like an older version's daemon,
+/// and no other is started beside it.
 pub(crate) fn a_daemon_whose_lock_was_taken_away_is_never_doubled(bench: &Bench) {
     let (card, daemon) = impatient(bench);
     let lock = card.dirs().pipe_dir().with_file_name("daemon.lock");

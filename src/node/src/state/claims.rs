@@ -1,13 +1,16 @@
 //! Claims of Kubernetes: what is kept for the containers of a pod, and which of them has it.
 
+use std::collections::BTreeMap;
+
 use mpsgate_model::ledger::{Capacity, PrepareError};
 use mpsgate_model::{Code, GpuSelector, GpuUuid, PreparedClaim, Refusal, ShareKey, printable};
 use mpsgate_policy::{Need, choose};
 
+use super::Node;
 use super::asker::Asker;
 use super::grants::ledger_refusal;
-use super::{Node, nvml_refusal};
 use crate::Effect;
+use crate::card::Card;
 
 impl Node {
     /// Keeps a claim's shares for the containers of its pod. Whether that is news.
@@ -24,9 +27,7 @@ impl Node {
         if self.ledger.is_prepared(&claim).map_err(|error| prepare_refusal(&error))? {
             return Ok(false);
         }
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         if !self.under_mps() {
             return Err(Refusal::new(
                 Code::Schedule,
@@ -47,19 +48,13 @@ impl Node {
             let (memory, gpu) = (share.memory, Some(&gpu));
             choose(&candidates, &Need { memory, uid: 0, gpu, hints: &[], spread: false })?;
         }
-        let room: Vec<(GpuUuid, Capacity)> = self
-            .cards
-            .iter()
-            .map(|card| {
-                let promised = self.ledger.promised(&card.uuid);
-                let memory = card.memory.saturating_sub(promised);
-                (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients })
-            })
-            .collect();
-        let of = |uuid: &GpuUuid| {
-            let found = room.iter().find(|(card, _)| card == uuid);
-            found.map(|(_, capacity)| capacity.clone()).unwrap_or_default()
+        // Of other claims the ledger itself knows.
+        let capacity = |card: &Card| {
+            let memory = card.memory.saturating_sub(self.room(card, Asker::Local).promised);
+            (card.uuid.clone(), Capacity { memory, max_clients: card.max_clients() })
         };
+        let room: BTreeMap<GpuUuid, Capacity> = self.cards.iter().map(capacity).collect();
+        let of = |uuid: &GpuUuid| room.get(uuid).cloned().unwrap_or_default();
         let is_news = self.ledger.prepare(claim, of).map_err(|error| prepare_refusal(&error))?;
         self.changes += 1;
         effects.extend([Effect::WriteLedger, Effect::Publish, Effect::TellChange]);

@@ -4,12 +4,12 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
 use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 
+use super::Node;
 use super::asker::Asker;
 use super::cgroups::{Overlap, overlap};
 use super::status::BROKEN;
 use super::trust::Confirmed;
-use super::{Node, nvml_refusal};
-use crate::{Effect, Machine, Why};
+use crate::{Backend, Effect, Machine, Why};
 
 /// What a reservation leads to.
 #[derive(Debug)]
@@ -32,9 +32,7 @@ impl Node {
         effects: &mut Vec<Effect>,
     ) -> Result<Reserved, Refusal> {
         let memory = self.believe(call, confirmed)?;
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         if let Some(again) = self.reserved_before(&call.key, holder) {
             return Ok(again);
         }
@@ -48,8 +46,7 @@ impl Node {
         }
         let layout = self.layout(call, confirmed, memory)?;
         let cards = self.place(call, confirmed, layout)?;
-        let needs_server =
-            self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
+        let needs_server = self.backend().needs_server(&cards, call.uid);
         let capacities: Vec<Capacity> =
             cards.iter().map(|card| self.capacity(card, asker)).collect();
         let grant = self.grant(call, confirmed, &cards, layout, machine);
@@ -165,7 +162,7 @@ impl Node {
 
     /// Marks the grants of a card whose MPS has died, and tells their pods' authors; those that
     /// were not marked before.
-    pub fn mark_broken(
+    pub(crate) fn mark_broken(
         &mut self,
         card: &GpuUuid,
         now_ms: u64,

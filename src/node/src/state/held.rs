@@ -33,7 +33,7 @@ impl Node {
 
     /// What the watchdog saw the container use of a card; `None` where it sees nothing.
     pub fn seen(&self, key: &GrantKey, card: &GpuUuid) -> Option<Mib> {
-        let watched = &self.card(card)?.watched;
+        let watched = self.card(card)?.watched();
         let sees = watched.looks > 0 && watched.blind.is_none() && self.driver.trouble.is_none();
         sees.then(|| watched.used.get(key).copied().unwrap_or_default())
     }

@@ -51,12 +51,12 @@ impl Node {
             return AtDoor::NoGrant;
         }
         let mut left = grant.memory;
-        if processes == Processes::Split && card.watched.blind.is_none() {
+        if processes == Processes::Split && card.watched().blind.is_none() {
             // The look that ended first since then may have begun before.
-            if card.watched.looks < since + 2 {
+            if card.watched().looks < since + 2 {
                 return AtDoor::Unseen;
             }
-            let used = card.watched.used.get(&grant.key).copied().unwrap_or_default();
+            let used = card.watched().used.get(&grant.key).copied().unwrap_or_default();
             if used >= grant.memory {
                 return AtDoor::Full;
             }

@@ -6,17 +6,17 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{
-    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantKey, GrantedCard, Guarantee, Mib,
-    Priority, Refusal,
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantKey, GrantedCard, Mib, Priority,
+    Refusal,
 };
 use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
+use super::Node;
 use super::asker::Asker;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
-use super::{Node, nvml_refusal};
 use crate::card::Card;
-use crate::{Effect, Machine, devices};
+use crate::{Backend, Effect, Machine, devices};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +28,32 @@ pub(super) struct Layout {
     compute: Option<ComputeShare>,
 }
 
+/// What of a card is kept for others than one asker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Promised to pods.
+    pub(super) promised: Mib,
+    /// In claims' shares that no container holds.
+    claimed: Mib,
+    /// How many clients these will be.
+    clients: u32,
+}
+
+impl Room {
+    fn kept(&self) -> Mib {
+        Mib(self.promised.0.saturating_add(self.claimed.0))
+    }
+}
+
 impl Node {
     /// Whether grants are given under MPS now.
     pub fn under_mps(&self) -> bool {
-        self.schedule.now() == Schedule::Mps
+        self.backend() == Schedule::Mps
+    }
+
+    /// How cards are shared now, and by that what differs.
+    pub fn backend(&self) -> Schedule {
+        self.schedule.now()
     }
 
     /// How the trusted `memory` is laid out, where the node's schedule gives that at all.
@@ -52,7 +74,7 @@ impl Node {
         let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
         // What the scheduler has counted is the most; a container may want less. Without MPS it is
         // an agreement.
-        let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
+        let limit = self.backend().compute(confirmed.and_then(|confirmed| confirmed.compute));
         let compute = compute_share(call.request.compute, limit);
         Ok(Layout { each, cards, compute })
     }
@@ -86,9 +108,9 @@ impl Node {
         if chosen.is_err() && confirmed.is_some() {
             // Other pods' promises only make another card the better one; what claims hold back is
             // theirs.
-            candidates.iter_mut().for_each(|card| {
-                card.promised = self.ledger.claimed_beside(card.uuid, asker.share());
-            });
+            for (candidate, card) in candidates.iter_mut().zip(&self.cards) {
+                candidate.promised = self.room(card, asker).claimed;
+            }
             chosen = choose_several(&candidates, &need, layout.cards);
         }
         Ok(chosen?.into_iter().filter_map(|position| self.cards.get(position)).collect())
@@ -122,8 +144,6 @@ impl Node {
         let share = Asker::of(confirmed.map(|confirmed| &confirmed.handed)).share();
         let share = share.and_then(|key| self.ledger.share(key)).map(|(_, share)| share);
         let low = share.map(|share| share.priority).filter(|its| *its == Priority::Low);
-        let client_dir =
-            cards.first().filter(|_| self.under_mps()).map(|card| card.ends.of(&call.key));
         Grant {
             key: call.key.clone(),
             cards: cards.iter().map(granted).collect(),
@@ -131,25 +151,41 @@ impl Node {
             uid: call.uid,
             compute: layout.compute,
             priority: low.unwrap_or(call.request.priority),
-            client_dir: client_dir.unwrap_or_default(),
+            client_dir: self.backend().door(cards, &call.key),
             devices: nodes,
-            guarantee: if self.under_mps() { Guarantee::Mps } else { Guarantee::None },
+            guarantee: self.backend().guarantee(),
             user: call.user.clone(),
+        }
+    }
+
+    /// What of a card is kept for others than `asker`.
+    pub(super) fn room(&self, card: &Card, asker: Asker<'_>) -> Room {
+        let (ledger, card) = (&self.ledger, &card.uuid);
+        Room {
+            promised: match asker {
+                Asker::Local => ledger.promised(card),
+                Asker::Pod { uid, .. } => ledger.promised_beside(card, uid),
+            },
+            claimed: ledger.claimed_beside(card, asker.share()),
+            clients: ledger.claimed_clients(card, asker.share()),
         }
     }
 
     /// What the ledger may give of a card, without what claims hold back. To a pod also what other
     /// pods were promised: kubelet has counted them, and knows first which of them have ended.
     pub(super) fn capacity(&self, card: &Card, asker: Asker<'_>) -> Capacity {
-        let promised = match asker {
-            Asker::Local => self.ledger.promised(&card.uuid),
-            Asker::Pod { .. } => Mib(0),
+        let room = self.room(card, asker);
+        let kept = match asker {
+            Asker::Local => room.kept(),
+            Asker::Pod { .. } => room.claimed,
         };
-        let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
-        let memory = card.memory.saturating_sub(promised).saturating_sub(claimed);
-        let clients = self.ledger.claimed_clients(&card.uuid, asker.share());
-        let max_clients = if self.under_mps() { card.max_clients } else { u32::MAX };
-        Capacity { memory, max_clients: max_clients.saturating_sub(clients) }
+        let memory = card.memory.saturating_sub(kept);
+        Capacity { memory, max_clients: self.max_clients(card, &room) }
+    }
+
+    fn max_clients(&self, card: &Card, room: &Room) -> u32 {
+        let most = self.backend().max_clients(card).unwrap_or(u32::MAX);
+        most.saturating_sub(room.clients)
     }
 
     /// The capacities of the cards that an expired reservation named, if everything is as it was.
@@ -158,9 +194,7 @@ impl Node {
         call: &Activate,
         grant: &Grant,
     ) -> Result<Vec<Capacity>, Refusal> {
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         if grant.cards.is_empty() {
             return Err(no_reservation("its grant names no card"));
         }
@@ -217,24 +251,17 @@ impl Node {
             memory: entry.grant.memory,
             uid: entry.grant.uid,
         });
+        let room = self.room(card, asker);
         Candidate {
             uuid: &card.uuid,
             index: card.index,
-            managed: card.managed.is_some(),
+            managed: card.is_managed(),
             condition: self.condition_for(card, container),
             memory: card.memory,
-            promised: {
-                let promised = match asker {
-                    Asker::Local => self.ledger.promised(&card.uuid),
-                    Asker::Pod { uid, .. } => self.ledger.promised_beside(&card.uuid, uid),
-                };
-                let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
-                Mib(promised.0.saturating_add(claimed.0))
-            },
+            promised: room.kept(),
             holders: holders.collect(),
-            max_clients: self.capacity(card, asker).max_clients,
-            // Without a server none is in anybody's way.
-            multiuser: card.serves_any_uid() || !self.under_mps(),
+            max_clients: self.max_clients(card, &room),
+            multiuser: self.backend().serves_any_uid(card),
         }
     }
 

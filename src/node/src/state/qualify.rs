@@ -78,7 +78,7 @@ impl Node {
 
     /// Whether a card is being asked, and not by this container.
     pub fn is_asked_by_others(&self, container: &GrantKey) -> bool {
-        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        let managed = self.cards.iter().filter(|card| card.is_managed());
         let mut asking = managed.filter_map(|card| card.qualified.asking.as_ref());
         asking.any(|asking| !asking.is_of(container))
     }
@@ -134,11 +134,11 @@ impl Node {
     /// How the servers of the managed cards share memory: what a card has shown counts before what
     /// was seen of its server.
     pub fn shared_memory(&self) -> SharedMemory {
-        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        let managed = self.cards.iter().filter(|card| card.is_managed());
         SharedMemory::of_all(managed.filter_map(|card| {
             let shown = card.qualified.conclusion.shared_memory;
             // While it is asked it has shown nothing: its containers would be refused.
-            shown.filter(|_| card.qualified.asking.is_none()).or(card.shared_memory)
+            shown.filter(|_| card.qualified.asking.is_none()).or(card.shared_memory())
         }))
     }
 
@@ -149,21 +149,15 @@ impl Node {
     pub fn begin_asking(&mut self, gpu: &str, id: &str, until: &str) -> Result<Subject, Refusal> {
         let card = self.find_card(gpu)?;
         let label = card.label();
-        if card.managed.is_none() {
-            let hint = format!("mpsgate enable {}", card.index);
-            return Err(Refusal::new(Code::GpuUnmanaged, format!("{label} is not managed"), hint));
-        }
+        card.is_ours("")?;
         if !self.under_mps() {
-            return Err(Refusal::new(
-                Code::GpuUnfit,
-                format!("{label} is shared without MPS, so nothing of MPS can be asked of it"),
-                "gpus.schedule = \"mps\" in /etc/mpsgate/config.toml",
-            ));
+            let hint = "gpus.schedule = \"mps\" in /etc/mpsgate/config.toml";
+            return Err(card.without_mps("nothing of MPS can be asked of it", hint));
         }
         if let Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } =
             card.condition()
         {
-            return Err(Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint));
+            return Err(Trouble::new(why, hint).refusal(label));
         }
         if card.qualified.asking.is_some() {
             return Err(Refusal::new(
@@ -204,7 +198,7 @@ impl Node {
         let of_nobody = self.ledger.on_card(&card.uuid).next().is_none()
             && self.ledger.held_back(&card.uuid).0 == 0;
         let can_be_asked = self.under_mps() && !self.driver.simulated;
-        card.managed.is_some() && card.qualified.found.is_none() && of_nobody && can_be_asked
+        card.is_managed() && card.qualified.found.is_none() && of_nobody && can_be_asked
     }
 
     /// Kubelet is not told of these cards before they were asked. Whether that is news.

@@ -5,7 +5,7 @@ use mpsgate_model::{Code, GrantKey, Mib, Refusal};
 use mpsgate_policy::{Resize, Resized, resize, resized};
 
 use super::asker::Asker;
-use super::{Node, named, nvml_refusal};
+use super::{Node, named};
 use crate::card::Card;
 use crate::{Effect, Machine};
 
@@ -31,9 +31,7 @@ impl Node {
         memory: Mib,
         machine: &dyn Machine,
     ) -> Result<Resizing, Refusal> {
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
+        self.driver_answers()?;
         let entry = self.find_grant(container, memory, machine)?;
         let grant = &entry.grant;
         let id = grant.name();
@@ -45,12 +43,7 @@ impl Node {
                 "end the container, and create it anew".to_owned(),
             );
         }
-        if let Some(card) = cards.iter().find(|card| card.trouble().is_some()) {
-            let (label, trouble) = (card.label(), card.trouble());
-            let why = trouble.map(|it| it.why.clone()).unwrap_or_default();
-            let hint = trouble.map(|it| it.hint.clone()).unwrap_or_default();
-            return Err(Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint));
-        }
+        cards.iter().try_for_each(|card| card.serves())?;
         let count = u64::try_from(cards.len()).unwrap_or(u64::MAX);
         let each = Mib(memory.0.checked_div(count).unwrap_or(0));
         if each.0 == 0 || each.0.checked_mul(count) != Some(memory.0) {

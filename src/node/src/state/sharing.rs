@@ -10,7 +10,7 @@ use mpsgate_policy::schedule::{CardStep, Holding, Step, Target, Wants, Word};
 use mpsgate_policy::{Condition, schedule};
 
 use super::Node;
-use crate::card::{Card, CardId, Health, ManagedBy, Trouble};
+use crate::card::{Card, CardId, ManagedBy, Trouble};
 
 /// What somebody wants of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,9 +175,7 @@ impl Node {
                 let Target { schedule: to, by_label, .. } = target;
                 self.schedule.now = to;
                 // Before anybody can place a grant on it as it was.
-                for card in self.cards.iter_mut().filter(|card| card.managed.is_some()) {
-                    card.health = Health::Starting;
-                }
+                self.cards.iter_mut().for_each(Card::switch);
                 events.push(Event::Switched { from: now, to, by_label });
             }
         }
@@ -209,7 +207,7 @@ impl Node {
 
     /// Whether only the settings hand it over.
     pub fn is_by_settings(&self, card: &Card) -> bool {
-        card.managed == Some(ManagedBy::Settings) && !self.handed_over.contains(&card.uuid)
+        card.managed() == Some(ManagedBy::Settings) && !self.handed_over.contains(&card.uuid)
     }
 
     /// Why no grant is given now, whatever the cards have left.
@@ -237,7 +235,7 @@ impl Node {
         let yields = self.schedule.yields.as_ref().filter(|_| self.is_by_settings(card));
         let refusal = card.qualified.refusal.as_ref().filter(|_| self.under_mps());
         let fence = self.schedule.fence.as_ref().or(yields).or(refusal);
-        fence.filter(|_| card.managed.is_some())
+        fence.filter(|_| card.is_managed())
     }
 
     /// Whether a card takes grants.
@@ -253,7 +251,7 @@ impl Node {
         let target = self.schedule.wants.target();
         let steps = self.cards.iter().filter_map(|card| {
             let managed = self.is_by_settings(card);
-            let is_free = card.managed.is_none() && self.schedule.given_back.contains(&card.uuid);
+            let is_free = !card.is_managed() && self.schedule.given_back.contains(&card.uuid);
             if !managed && !is_free {
                 return None;
             }

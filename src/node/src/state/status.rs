@@ -8,6 +8,7 @@ use mpsgate_policy::schedule::Word;
 use mpsgate_policy::{Conclusion, GuaranteeLevel};
 
 use super::Node;
+use crate::Backend;
 use crate::card::Card;
 
 /// What a grant that lost its control daemon needs.
@@ -50,12 +51,13 @@ impl Node {
         let promised = self.ledger().held_back(&card.uuid);
         let granted = self.ledger().granted(&card.uuid);
         let free = card.memory.saturating_sub(granted).saturating_sub(promised);
-        let managed = card.managed.is_some();
+        let managed = card.is_managed();
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
+        let concluded = self.backend().conclusion(card);
         let asking = card.qualified.asking.is_some() && card.trouble().is_none();
-        let (state, hint) = match (&card.lost, managed) {
-            (None, false) => (CardState::Unmanaged.into(), None),
-            (None, true) if asking => (CardState::Qualifying.into(), None),
+        let (state, hint) = match (card.is_lost(), managed) {
+            (false, false) => (CardState::Unmanaged.into(), None),
+            (false, true) if asking => (CardState::Qualifying.into(), None),
             _ => match (card.trouble(), self.fence(card)) {
                 (None, Some(fence)) => (OneOf::Other(fence.why.clone()), Some(fence.hint.clone())),
                 (trouble, _) => (card.state(), trouble.map(|trouble| trouble.hint.clone())),
@@ -72,48 +74,43 @@ impl Node {
             granted_mib: granted.0,
             promised_mib: promised.0,
             free_mib: if managed { free.0 } else { 0 },
-            used_mib: card.lost.is_none().then_some(card.used.0),
+            used_mib: (!card.is_lost()).then_some(card.used.0),
             compute_mode: card
-                .compute_mode
+                .compute_mode()
                 .map_or_else(|| OneOf::Other(String::new()), OneOf::Known),
             clients,
-            max_clients: card.max_clients,
+            max_clients: card.max_clients(),
             state,
             hint,
-            mps: card.mps.clone().filter(|_| managed),
-            gate: card.gate.as_ref().filter(|_| managed).map(|counts| GateStatus {
+            mps: card.mps().filter(|_| managed),
+            gate: card.gate().filter(|_| managed).map(|counts| GateStatus {
                 handed_over: counts.handed_over,
                 waiting: counts.waiting,
                 ended: counts.ended.iter().map(|(why, n)| (why.as_str().to_owned(), *n)).collect(),
             }),
-            memory: card.watched.parts.filter(|_| managed),
-            unwatched: card.watched.blind.clone().filter(|_| managed),
+            memory: card.watched().parts.filter(|_| managed),
+            unwatched: card.watched().blind.clone().filter(|_| managed),
             unlimited: card
-                .unlimited
-                .as_ref()
+                .unlimited()
                 .filter(|_| managed)
                 .map(|trouble| format!("{} ({})", trouble.why, trouble.hint)),
             qualification: card.qualified.found.clone().filter(|_| managed),
-            failures: self
-                .under_mps()
-                .then(|| card.qualified.conclusion.failures.clone())
-                .filter(|_| managed)
-                .unwrap_or_default(),
-            qualify: card.qualified.conclusion.due.clone().filter(|_| managed && self.under_mps()),
+            failures: concluded.map(|concluded| concluded.failures.clone()).unwrap_or_default(),
+            qualify: concluded.and_then(|concluded| concluded.due.clone()),
         }
     }
 
     /// What its processes use of a card, where that is seen now.
     pub(super) fn used(&self, grant: &Grant, card: &GpuUuid) -> Option<Mib> {
         let card = self.card(card)?;
-        card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
+        card.watched().used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
     }
 
     /// What a process of it gets that unsets its limit, where the control daemon is asked now and
     /// then.
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
-        let mps = card.mps.as_ref().filter(|_| card.managed.is_some())?;
+        let mps = card.mps().filter(|_| card.is_managed())?;
         // Behind a door it is told the grant's own at the hand-over. Whether each driver's client
         // asks then is not known: at worst it has a neighbour's.
         let largest = self.ledger().on_card(&card.uuid).map(|entry| entry.grant.memory.0).max();
@@ -123,17 +120,16 @@ impl Node {
     /// The level that a grant of the card has under MPS, and what shows that: what its driver's own
     /// limit of a cgroup adds is each grant's.
     pub fn level_of_card(&self, card: &Card) -> GuaranteeLevel {
-        let moment = match (self.under_mps(), self.watches(card)) {
-            (false, _) => Guarantee::None,
-            (true, false) => Guarantee::Mps,
-            (true, true) => Guarantee::MpsWatchdog,
+        let moment = match self.backend().guarantee() {
+            Guarantee::Mps if self.watches(card) => Guarantee::MpsWatchdog,
+            by_itself => by_itself,
         };
         card.qualified.conclusion.level(moment)
     }
 
     /// Whether a container that takes more than its grant of the card is ended.
     fn watches(&self, card: &Card) -> bool {
-        card.watched.enforced && card.lost.is_none() && self.driver.trouble.is_none()
+        card.watched().enforced && !card.is_lost() && self.driver.trouble.is_none()
     }
 
     /// How firmly its limit holds now, and what shows that.

@@ -1,6 +1,7 @@
 //! A card that is being asked: whose containers it takes, and which answers count.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::paths::QUALIFY_ROOT;
@@ -8,11 +9,11 @@ use mpsgate_model::door::{Counts, Reason};
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Answer, Code, GpuSelector, GrantKey, Question, Verdict};
 use mpsgate_node::Node;
-use mpsgate_node::card::{Card, Health, Trouble};
+use mpsgate_node::card::{CardEvent, Trouble};
 
-use crate::fixture::{ALL, HOLDER, call, node, uuid};
+use crate::fixture::{ALL, HOLDER, call, control, happens, node, uuid};
 
-const ID: &str = "mpsgate-qualify-0897a975fd16f0d8";
+pub(crate) const ID: &str = "mpsgate-qualify-0897a975fd16f0d8";
 
 #[test]
 fn who_asks_a_card_is_known_by_runtime_root_and_caller_and_not_by_name() {
@@ -48,7 +49,7 @@ fn who_asks_a_card_is_known_by_runtime_root_and_caller_and_not_by_name() {
     }
 }
 
-fn no(question: Question) -> Answer {
+pub(crate) fn no(question: Question) -> Answer {
     Answer {
         question,
         expected: String::new(),
@@ -70,105 +71,104 @@ fn counts(handed_over: u64, ended: &[(Reason, u64)]) -> Counts {
     Counts { handed_over, waiting: 0, ended: BTreeMap::from_iter(ended.iter().copied()) }
 }
 
-fn trouble() -> Trouble {
-    Trouble::new("lost its MPS control daemon", "wait")
+fn counted(counts: Counts, gate: ProcessId) -> CardEvent {
+    CardEvent::GateCounts(counts, Some(gate))
+}
+
+fn died() -> CardEvent {
+    CardEvent::Died(Duration::from_secs(1))
 }
 
 #[test]
 fn a_no_counts_where_nothing_else_was_seen_of_the_card_meanwhile() {
     type Event = fn(&mut Node);
-    fn card(node: &mut Node) -> &mut Card {
-        node.card_mut(&uuid(0)).unwrap()
-    }
     let cases: [(&str, Event, &str); 15] = [
         ("nothing", |_| {}, ""),
         (
             "a moment without its control daemon",
             |node| {
-                card(node).set_health(Health::Unhealthy(trouble()));
-                card(node).set_health(Health::Ready);
+                happens(node, 0, died());
+                happens(node, 0, CardEvent::Answers(Box::new(control(false))));
             },
-            "it lost its MPS control daemon",
+            "it lost its MPS control daemon, which is started again in 1 s; its control daemon was \
+             started or found anew",
         ),
         (
             "it is closed",
-            |node| card(node).closed = Some(Trouble::new("was stopped by the operator", "")),
+            |node| happens(node, 0, CardEvent::StopWanted),
             "it was stopped by the operator",
         ),
         (
             "it is lost",
-            |node| card(node).lost = Some(Trouble::new("does not answer", "")),
-            "it does not answer",
+            |node| happens(node, 0, CardEvent::Vanished(Some(Trouble::new("it fell off", "")))),
+            "it does not answer: it fell off",
         ),
         (
             "NVML is away",
             |node| node.driver.trouble = Some(Trouble::new("driver not loaded", "")),
             "the NVIDIA driver does not answer: driver not loaded",
         ),
-        (
-            "clients were handed over",
-            |node| card(node).count_clients(counts(9, &[]), Some(GATE)),
-            "",
-        ),
+        ("clients were handed over", |node| happens(node, 0, counted(counts(9, &[]), GATE)), ""),
         (
             "its gate ended a client",
-            |node| card(node).count_clients(counts(1, &[(Reason::Waited, 3)]), Some(GATE)),
+            |node| happens(node, 0, counted(counts(1, &[(Reason::Waited, 3)]), GATE)),
             "its gate ended clients (waited 1)",
         ),
         (
             "the question's own client was ended with its container",
             |node| {
-                card(node).count_clients(
-                    counts(1, &[(Reason::Waited, 2), (Reason::Ended, 1)]),
-                    Some(GATE),
+                happens(
+                    node,
+                    0,
+                    counted(counts(1, &[(Reason::Waited, 2), (Reason::Ended, 1)]), GATE),
                 )
             },
             "",
         ),
         (
             "another gate",
-            |node| card(node).count_clients(counts(0, &[]), Some(NEXT)),
+            |node| happens(node, 0, counted(counts(0, &[]), NEXT)),
             "its gate was started anew",
         ),
         (
             "another gate, which has ended clients",
-            |node| card(node).count_clients(counts(0, &[(Reason::Silent, 2)]), Some(NEXT)),
+            |node| happens(node, 0, counted(counts(0, &[(Reason::Silent, 2)]), NEXT)),
             "its gate was started anew; its gate ended clients (silent 2)",
         ),
         (
             "a process of nobody",
-            |node| card(node).note_others(&[77, 78], Some(0)),
+            |node| happens(node, 0, CardEvent::Others(vec![77, 78], Some(0))),
             "processes without a grant used it: pid 77, 78",
         ),
-        ("a desktop", |node| card(node).note_others(&[], Some(900 << 20)), ""),
+        ("a desktop", |node| happens(node, 0, CardEvent::Others(vec![], Some(900 << 20))), ""),
         (
             "a desktop that grows a little",
             |node| {
-                card(node).note_others(&[], Some(900 << 20));
-                card(node).note_others(&[], Some(1100 << 20));
+                happens(node, 0, CardEvent::Others(vec![], Some(900 << 20)));
+                happens(node, 0, CardEvent::Others(vec![], Some(1100 << 20)));
             },
             "",
         ),
         (
             "a desktop that takes a part of the card",
             |node| {
-                card(node).note_others(&[], Some(900 << 20));
-                card(node).note_others(&[], Some(9000 << 20));
+                happens(node, 0, CardEvent::Others(vec![], Some(900 << 20)));
+                happens(node, 0, CardEvent::Others(vec![], Some(9000 << 20)));
             },
             "processes without a grant took 8100 MiB more of it",
         ),
         (
             "what cannot be told",
             |node| {
-                card(node).note_others(&[], Some(0));
-                card(node).note_others(&[], None);
+                happens(node, 0, CardEvent::Others(vec![], Some(0)));
+                happens(node, 0, CardEvent::Others(vec![], None));
             },
             "",
         ),
     ];
     for (what, event, meanwhile) in cases {
         let mut node = node();
-        card(&mut node).count_clients(counts(1, &[(Reason::Waited, 2)]), Some(GATE));
+        happens(&mut node, 0, counted(counts(1, &[(Reason::Waited, 2)]), GATE));
         node.begin_asking("0", ID, "soon").unwrap();
         event(&mut node);
         let judged = node.take_answer(ID, no(Question::Attach)).unwrap();
@@ -184,12 +184,12 @@ fn a_no_counts_where_nothing_else_was_seen_of_the_card_meanwhile() {
 fn what_happened_during_one_question_is_nothing_to_the_next() {
     let mut node = node();
     node.begin_asking("0", ID, "soon").unwrap();
-    node.card_mut(&uuid(0)).unwrap().note_others(&[77], None);
+    happens(&mut node, 0, CardEvent::Others(vec![77], None));
     let verdict = |node: &mut Node, question| node.take_answer(ID, no(question)).unwrap().verdict;
     assert_eq!(verdict(&mut node, Question::Attach), Verdict::Unanswered);
     assert_eq!(verdict(&mut node, Question::Limit), Verdict::No);
     // As long as it lasts it is.
-    node.card_mut(&uuid(0)).unwrap().health = Health::Unhealthy(trouble());
+    happens(&mut node, 0, died());
     assert_eq!(verdict(&mut node, Question::Commands), Verdict::Unanswered);
     assert_eq!(verdict(&mut node, Question::Processes), Verdict::Unanswered);
     // A question that is asked twice has one answer.

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
-use mpsgate_api::{Engine, Reserve};
+use mpsgate_api::{ControlState, Engine, Reserve};
 use mpsgate_model::ledger::{CgroupId, Ledger, ProcessId};
 use mpsgate_model::{
     ComputeMode, ContainerId, DeviceNode, GpuUuid, GrantKey, Instance, Mib, Priority, Request,
 };
-use mpsgate_node::card::{Card, Ends, Health, ManagedBy, Watched};
+use mpsgate_node::card::{CardEvent, Control, Ends, Seen, View};
 use mpsgate_node::{Machine, Node};
 
 pub(crate) const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
@@ -53,36 +54,48 @@ impl Machine for Living {
 
 pub(crate) const ALL: Living = Living(&[HOLDER, INIT]);
 
-/// One ready card of 15 GiB.
-pub(crate) fn node() -> Node {
-    let mut node = Node::new(Ledger::default());
-    node.cards.push(Card {
-        uuid: uuid(0),
-        index: 0,
-        minor: 3,
+/// A card of 15 GiB that the settings hand over, as NVML shows it.
+pub(crate) fn seen(index: u32, minor: u32) -> Seen {
+    Seen {
+        index,
+        minor,
         name: "Tesla T4".to_owned(),
         total: Mib(16 * 1024),
         memory: Mib(15 * 1024),
         used: Mib(0),
-        compute_mode: Some(ComputeMode::ExclusiveProcess),
-        managed: Some(ManagedBy::Settings),
-        health: Health::Ready,
-        lost: None,
-        closed: None,
-        ends: Ends::Doors("/run/mpsgate/mps/3/clients".to_owned()),
+        compute_mode: ComputeMode::ExclusiveProcess,
+        is_named: true,
+    }
+}
+
+/// A control daemon that answers and has no server.
+pub(crate) fn control(multiuser: bool) -> Control {
+    Control {
+        pid: 300,
+        adopted: false,
+        multiuser,
         max_clients: 48,
-        multiuser: false,
-        server_uid: None,
-        serverless: false,
-        shared_memory: None,
-        watched: Watched::default(),
-        unlimited: None,
-        qualified: Default::default(),
-        gate: None,
-        gate_process: None,
-        cap: Mib(0),
-        mps: None,
-    });
+        ends: Ends::Doors("/run/mpsgate/mps/3/clients".to_owned()),
+        limit: Mib(0),
+        view: View::new(ControlState::Running, Vec::new()),
+    }
+}
+
+/// What happens to a card, where nobody looks at what follows.
+pub(crate) fn happens(node: &mut Node, n: u8, event: CardEvent) {
+    node.apply(&uuid(n), event, Instant::now(), &mut Vec::new());
+}
+
+/// One more ready card, whose control daemon serves one uid at a time.
+pub(crate) fn add_card(node: &mut Node, n: u8) {
+    happens(node, n, CardEvent::Seen(Box::new(seen(n.into(), u32::from(n) + 3))));
+    happens(node, n, CardEvent::Answers(Box::new(control(false))));
+}
+
+/// One ready card of 15 GiB.
+pub(crate) fn node() -> Node {
+    let mut node = Node::new(Ledger::default());
+    add_card(&mut node, 0);
     node
 }
 

@@ -2,17 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 mod asked;
+mod card;
 mod fixture;
 mod names;
 
-use mpsgate_api::{Activate, Engine, Reserve};
+use mpsgate_api::{Activate, ControlState, Engine, Reserve, ServerStatus};
 use mpsgate_config::{Processes, Switch};
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{Code, GrantKey, Instance, Mib, Refusal};
-use mpsgate_node::card::Watched;
+use mpsgate_node::card::{CardEvent, Control, Seen, View, Watched};
 use mpsgate_node::{AtDoor, Effect, Node, Reserved};
 
-use self::fixture::{ALL, HOLDER, INIT, Living, call, node, uuid};
+use self::fixture::{ALL, HOLDER, INIT, Living, call, control, happens, node, seen, uuid};
 
 fn reserve(node: &mut Node, call: &Reserve) -> Result<Reserved, Refusal> {
     node.reserve(call, None, HOLDER, &ALL, 0, &mut Vec::new())
@@ -33,8 +34,13 @@ fn a_server_is_needed_until_one_serves_the_uid() {
         (None, true, false, true),
         (None, false, true, false),
     ] {
-        let card = node.card_mut(&uuid(0)).unwrap();
-        (card.server_uid, card.multiuser, card.serverless) = (server, multiuser, serverless);
+        let servers = server.map(|uid| ServerStatus { pid: 301, uid: Some(uid), status: None });
+        let view = View::new(ControlState::Running, servers.into_iter().collect());
+        let control = Control { view, ..control(multiuser) };
+        happens(&mut node, 0, CardEvent::Answers(Box::new(control)));
+        if serverless {
+            happens(&mut node, 0, CardEvent::Serverless);
+        }
         let reserved = reserve(&mut node, &call("web", 1)).unwrap();
         assert_eq!(reserved.needs_server, needed, "{server:?} {multiuser} {serverless}");
         release(&mut node, &reserved.grant.key);
@@ -117,9 +123,13 @@ fn a_later_process_gets_what_is_left_where_it_is_split() {
     ] {
         let used = [(key.clone(), gib(used)), (other.clone(), gib(1))].into();
         let blind = blind.then(|| "no memory by process".to_owned());
-        node.cards[0].watched = Watched { looks, blind, used, ..Watched::default() };
+        while node.cards()[0].watched().looks < looks {
+            happens(&mut node, 0, CardEvent::Watched(Box::default(), false));
+        }
+        let watched = Watched { blind, used, ..Watched::default() };
+        happens(&mut node, 0, CardEvent::Watched(Box::new(watched), true));
         let at_door = node.at_door(&uuid(0), &key.instance, Processes::Split, since);
-        assert_eq!(at_door, expected, "{used:?} {looks} {since}", used = node.cards[0].watched);
+        assert_eq!(at_door, expected, "{used:?} {looks} {since}", used = node.cards()[0].watched());
         let each = node.at_door(&uuid(0), &key.instance, Processes::Each, since);
         assert_eq!(each, open(4));
     }
@@ -159,8 +169,10 @@ fn the_grant_names_the_cards_own_node_by_its_minor() {
 #[test]
 fn a_status_of_four_hundred_grants_fits_a_frame() {
     let mut node = node();
-    let card = node.card_mut(&uuid(0)).unwrap();
-    (card.memory, card.max_clients) = (Mib(1 << 20), 1000);
+    let seen = Seen { memory: Mib(1 << 20), ..seen(0, 3) };
+    happens(&mut node, 0, CardEvent::Seen(Box::new(seen)));
+    let control = Control { max_clients: 1000, ..control(false) };
+    happens(&mut node, 0, CardEvent::Answers(Box::new(control)));
     for n in 0..400 {
         let name = format!("{n:064x}");
         reserve(&mut node, &call(&name, 1)).unwrap();

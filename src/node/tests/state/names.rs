@@ -4,8 +4,9 @@ use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_model::{Code, GrantKey, Instance, Mib};
 use mpsgate_node::Node;
+use mpsgate_node::card::CardEvent;
 
-use crate::fixture::{ALL, HOLDER, INIT, Living, call, node};
+use crate::fixture::{ALL, HOLDER, INIT, Living, call, control, happens, node};
 
 /// Active, 1 GiB; of `user` a process.
 fn active(node: &mut Node, root: &str, name: &str, user: Option<&str>) -> GrantKey {
@@ -28,7 +29,8 @@ const LONG: &str = "3f2a9c01b2d34e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5
 #[test]
 fn a_word_means_one_container_or_a_whole_name_and_else_nobody() {
     let mut node = node();
-    (node.trust_local, node.cards[0].multiuser) = (Switch::On, true);
+    node.trust_local = Switch::On;
+    happens(&mut node, 0, CardEvent::Answers(Box::new(control(true))));
     let alice = GrantKey::run_of(Some(1000));
     let docker = "/run/docker";
     let keys = [
@@ -130,7 +132,8 @@ fn a_word_means_one_container_or_a_whole_name_and_else_nobody() {
 #[test]
 fn a_process_waits_for_one_of_its_name_that_may_be_ending_and_a_container_for_what_its_init_left() {
     let mut node = node();
-    (node.trust_local, node.cards[0].multiuser) = (Switch::On, true);
+    node.trust_local = Switch::On;
+    happens(&mut node, 0, CardEvent::Answers(Box::new(control(true))));
     let run = GrantKey::run_of(Some(1000));
     let process = active(&mut node, &run, "train", Some("alice"));
     let container = active(&mut node, "/run/runc", "train", None);

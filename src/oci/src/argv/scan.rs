@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::ValueAt;
 use super::table::{ARGP, Arguments, Flag, Meaning, Table, Takes, VERBS};
 
-/// What the walk meets. Flags that no table knows are left out.
+/// An item of argv. Flags that no table has are left out.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Item {
     /// A known flag. `on` is false for Go's `--flag=false`.
@@ -15,7 +15,7 @@ pub(super) enum Item {
     Positional(usize),
 }
 
-/// Walks from `start` and tells `found` of each item. Returns the index at which flags ended: of
+/// Walks from `start` and passes each item to `found`. Returns the index at which flags ended: of
 /// `--`, of the argument that ends them, or the number of args.
 pub(super) fn scan(
     args: &[OsString],
@@ -107,8 +107,8 @@ fn read_flag(arg: &[u8], index: usize, table: Table, found: &mut impl FnMut(Item
 }
 
 /// Finds a flag by its full name, by an abbreviation that fits no other flag of crun's (two dashes
-/// only, as in getopt), or by its letter, which Go takes with two dashes as well. What is left, as
-/// crun's `--log-l`, may abbreviate any name that fits alone.
+/// only, as in getopt), or by its letter, which Go accepts with two dashes as well. Any other text,
+/// as crun's `--log-l`, may abbreviate a name that is the only one to fit.
 pub(super) fn lookup(name: &[u8], dashes: usize, table: Table) -> Option<&'static Flag> {
     if name.is_empty() {
         return None;
@@ -126,7 +126,8 @@ pub(super) fn lookup(name: &[u8], dashes: usize, table: Table) -> Option<&'stati
         .or_else(|| named(only(&mut flags.clone().map(|flag| flag.long))?))
 }
 
-/// Reads letters up to the first that takes a value. One unknown letter makes all of it unknown.
+/// Reads letters up to the first that takes a value. One unknown letter makes the whole cluster
+/// unknown.
 fn read_cluster(body: &[u8], index: usize, flags: &[Flag], found: &mut impl FnMut(Item)) -> Next {
     let by_letter = |letter: &u8| flags.iter().find(|flag| flag.short == *letter && *letter != 0);
     let is_plain = |letter| by_letter(letter).is_some_and(|flag| flag.takes == Takes::Nothing);
@@ -142,7 +143,7 @@ fn read_cluster(body: &[u8], index: usize, flags: &[Flag], found: &mut impl FnMu
     let Some(last) = last else { return Next::SameArgument };
     let has_rest = plain_letters + 1 < body.len();
     let (value, next) = match (has_rest, last.takes) {
-        // One dash, the letters, and the one that takes the rest.
+        // One dash, the letters, and the letter that takes the rest.
         (true, _) => (Some(ValueAt { index, prefix: plain_letters + 2 }), Next::SameArgument),
         (false, Takes::Value) => {
             (Some(ValueAt { index: index + 1, prefix: 0 }), Next::ValueFollows)
@@ -153,9 +154,9 @@ fn read_cluster(body: &[u8], index: usize, flags: &[Flag], found: &mut impl FnMu
     next
 }
 
-/// Whether the argument behind an unknown global flag is its value rather than the verb.
+/// Whether the argument after an unknown global flag is its value rather than the verb.
 ///
-/// A runtime that is newer than our tables may have such flags. Taking the value for a verb would
+/// A runtime that is newer than these tables may have such flags. Taking the value for a verb would
 /// let the container pass undecided, so only a word that is a verb counts as one here.
 fn is_value_of_unknown(args: &[OsString], index: usize, table: Table) -> bool {
     let joined = args.get(index).is_some_and(|flag| flag.as_bytes().contains(&b'='));
@@ -170,7 +171,7 @@ fn is_verb(word: &[u8]) -> bool {
     VERBS.iter().any(|verb| verb.as_bytes() == word)
 }
 
-/// What Go's `strconv.ParseBool` takes for false.
+/// Whether Go's `strconv.ParseBool` reads `word` as false.
 fn is_go_false(word: &[u8]) -> bool {
     matches!(word, b"0" | b"f" | b"F" | b"false" | b"FALSE" | b"False")
 }

@@ -7,14 +7,14 @@ use std::ffi::OsStr;
 pub enum Signal {
     /// By number, or by a name of Linux on `x86_64` and `aarch64` (the two agree).
     Number(i32),
-    /// Neither. The runtime refuses it, or (crun's `RTMIN+n`) knows more than we do.
+    /// Any other text. The runtime refuses it or, as crun with `RTMIN+n`, knows more signals.
     Unknown,
 }
 
 impl Signal {
-    /// The one that may be neither caught nor delayed.
+    /// The signal that can be neither caught nor delayed.
     pub const KILL: Self = Self::Number(9);
-    /// What `kill` sends unless told otherwise.
+    /// The default of `kill`.
     pub const TERM: Self = Self::Number(15);
 
     /// Reads `9`, `KILL`, `SIGKILL` or `sigkill`; empty is `SIGTERM`, as in runc.

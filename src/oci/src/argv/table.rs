@@ -1,9 +1,9 @@
 //! Every flag of the verbs that mpsgate acts on, and whether it takes a value.
 //!
-//! A flag whose value is not known to be one would be taken for the container or the verb, so the
-//! tables hold all flags of runc 1.0 to 1.5, crun 1.8 to 1.29 and youki, those without a meaning
-//! here included. Sources: `--help` of runc 1.1.5 and crun 1.8.1 (compared by a test where they are
-//! installed), runc's `*.go` at v1.5.1, crun's `src/*.c` at 1.29.1, youki's `liboci-cli`.
+//! If a flag's value were not known to be one, it would be taken for the container or the verb. So
+//! the tables have all flags of runc 1.0 to 1.5, crun 1.8 to 1.29 and youki, including those
+//! without a meaning here. Sources: `--help` of runc 1.1.5 and crun 1.8.1 (compared by a test where
+//! they are installed), runc's `*.go` at v1.5.1, crun's `src/*.c` at 1.29.1, youki's `liboci-cli`.
 
 use super::Verb;
 
@@ -43,34 +43,34 @@ pub(super) enum Takes {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flag {
     pub(super) long: &'static str,
-    /// Zero where there is none.
+    /// Zero if it has none.
     pub(super) short: u8,
     pub(super) takes: Takes,
     pub(super) meaning: Meaning,
 }
 
-/// The flags of one place in argv.
+/// The flags at one place in argv.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     pub(super) flags: &'static [Flag],
-    /// Long names that crun has here besides [`ARGP`]. Of the runtimes crun alone takes
-    /// abbreviations, and counts no other runtime's flags among those that one could mean. Without
+    /// Long names that crun has here besides [`ARGP`]. crun is the only runtime that takes
+    /// abbreviations, and it ignores other runtimes' flags when it resolves one. Without
     /// `log-level`, which crun has from 1.17 on: an older one takes `--log-` for `--log-format`.
     pub(super) crun: &'static [&'static str],
     pub(super) arguments: Arguments,
 }
 
-/// What argp itself adds in each place, two of them hidden from `--help`.
+/// The flags that argp itself adds in each place, two of them hidden from `--help`.
 pub(super) const ARGP: [&str; 4] = ["help", "usage", "program-name", "HANG"];
 
-/// What stands among and behind the flags.
+/// What else is among and after the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arguments {
     /// A verb, whose own flags follow.
     Verb,
     /// Arguments, and flags may still follow them: runc up to 1.4 moves flags to the front.
     AmongFlags,
-    /// A command with flags of its own from the first argument on.
+    /// A command, with flags of its own from the first argument on.
     EndFlags,
 }
 
@@ -127,7 +127,7 @@ pub(super) const GLOBAL: Table = Table {
     arguments: Arguments::Verb,
 };
 
-/// `create`, `run` and `restore` agree on every flag that they share.
+/// `create`, `run` and `restore` share these flags, with one meaning.
 const START: &[Flag] = with_global_flags![
     value("bundle", b'b', Meaning::Bundle),
     value("config", b'f', Meaning::Config),
@@ -309,7 +309,7 @@ const UPDATE: Table = Table {
     arguments: Arguments::AmongFlags,
 };
 
-/// The table of a verb; `None` where nothing behind the verb matters to us.
+/// The table of a verb; `None` if nothing after the verb matters here.
 pub(super) const fn of(verb: Verb) -> Option<Table> {
     match verb {
         Verb::Create => Some(CREATE),

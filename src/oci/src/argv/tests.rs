@@ -1,4 +1,4 @@
-//! Command lines of real engines, of both grammars, and of no sense at all.
+//! Command lines of real engines, of both grammars, and nonsense.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed test is to panic")]
 
 use std::collections::BTreeMap;
@@ -189,16 +189,16 @@ fn command_lines_by_hand_are_understood() {
         ("run -dfspec.json -b/b c1", "Run bundle=/b config=spec.json id=c1"),
         ("create --bund /b --conf spec.json c1", "Create bundle=/b config=spec.json id=c1"),
         ("create --config=/c/config.json -b /b c1", "Create bundle=/b config=/c/config.json id=c1"),
-        // Of two names one is runc's alone, or another verb's: crun takes these.
+        // Two names fit, and one of them is runc's or another verb's: crun takes these.
         ("--c=systemd --ro /x create --c spec.json c1", "Create id=c1 systemd"),
         ("--cg systemd --s create c1", "Create id=c1 systemd"),
         ("--log-=json run --b /b c1", "Run bundle=/b id=c1 json"),
         ("update --r=f c1", "Update resources=f id=c1"),
         ("kill --r web.* 9", "Kill Number(9)"),
         ("restore --f --b /b c1", "Restore bundle=/b id=c1"),
-        // crun's answer to what could be either of two names is an error.
+        // crun refuses an abbreviation that fits two names.
         ("create --con spec.json c1", "Create id=c1"),
-        // argp's hidden ones: what follows the first is no verb.
+        // argp's hidden flags: the word after the first is no verb.
         ("--program-name state create c1", "Create id=c1"),
         ("--HANG=0 create c1", "Create id=c1"),
         ("exec -dt c1 sh", "Exec id=c1"),
@@ -209,10 +209,10 @@ fn command_lines_by_hand_are_understood() {
         ("--log=file:/l run c1", "Run log=/l id=c1"),
         ("--log=journald:c1 run c1", "Run id=c1"),
         ("--log syslog:c1 run c1", "Run id=c1"),
-        // crun's `--regex`: the argument names no one container.
+        // crun's `--regex`: the argument does not name one container.
         ("kill -r web.* 9", "Kill Number(9)"),
         ("delete --regex web.*", "Delete"),
-        // exec: all behind the id is the command's.
+        // exec: everything after the id belongs to the command.
         (
             "exec -e A=1 -u 0:0 --cap CAP_KILL -c CAP_CHOWN --cwd / -g 5 c1 ls --process /x -p y",
             "Exec id=c1",
@@ -224,7 +224,7 @@ fn command_lines_by_hand_are_understood() {
         ("exec -- c1 --process /x", "Exec id=c1"),
         ("exec --pid-file /p --preserve-fds 3 --cgroup cpu:/x c1 sh", "Exec pid-file=/p id=c1"),
         ("exec", "Exec"),
-        // Flags that no table knows: a value before the only argument, or before the verb.
+        // Flags that no table has: a value before the only argument, or before the verb.
         ("create --new-flag value --bundle /b c1", "Create bundle=/b id=c1"),
         ("--new-flag value create --bundle /b c1", "Create bundle=/b id=c1"),
         ("--new-flag create --bundle /b c1", "Create bundle=/b id=c1"),
@@ -259,7 +259,7 @@ fn help_that_is_not_asked_for_hides_no_verb() {
         ("create -- --help", Verb::Create),
         ("exec c1 --help", Verb::Exec),
         ("create --bundle --help c1", Verb::Create),
-        // No runtime has these clusters: one unknown letter makes all of it unknown.
+        // No runtime has these clusters: one unknown letter makes the whole cluster unknown.
         ("-hx create c1", Verb::Create),
         ("create -hx c1", Verb::Create),
     ];
@@ -410,7 +410,7 @@ fn the_tables_hold_every_flag_of_the_help_texts_with_and_without_value() {
     assert!(seen > 100, "only {seen} options seen: is the fixture cut off?");
 }
 
-/// The flags of a place of the fixture; `crun create` is one.
+/// The flags of a place in the fixture, such as `crun create`.
 fn table_of(place: &str) -> table::Table {
     let verb = place.split_once(' ').map(|(_, verb)| Verb::from_arg(OsStr::new(verb)));
     verb.map_or(table::GLOBAL, |verb| table::of(verb).unwrap())
@@ -470,7 +470,7 @@ fn a_container_without_a_cgroup_is_known_by_every_name_of_that_option() {
 }
 
 #[test]
-fn no_flag_stands_twice_in_a_table() {
+fn no_flag_is_twice_in_a_table() {
     for table in [Verb::Create, Verb::Exec, Verb::Kill, Verb::Delete].map(table::of) {
         for flags in [table.unwrap().flags, table::GLOBAL.flags] {
             for (at, flag) in flags.iter().enumerate() {
@@ -547,7 +547,8 @@ proptest! {
             prop_assert_eq!(verb_of(&args), found.verb);
             prop_assert!(found.verb_at.is_some());
         }
-        // A pass-through decided on the verb alone never hides a verb that is acted on.
+        // A pass-through that was decided on the verb alone never hides a verb that mpsgate acts
+        // on.
         if matches!(verb_of(&args), Verb::Other | Verb::None) {
             prop_assert!(matches!(found.verb, Verb::Other | Verb::None));
         }

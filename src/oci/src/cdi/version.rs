@@ -1,8 +1,8 @@
 //! Which version a specification claims, and whether that one has what it uses.
 //!
-//! As the reference implementation does it (`specs-go/version.go`, CDI 1.1.0): a file that uses
-//! more than its version has is refused by containerd, CRI-O, Docker and Podman, and a version that
-//! is not known may mean what no reader of today does.
+//! This does what the reference implementation does (`specs-go/version.go`, CDI 1.1.0): containerd,
+//! CRI-O, Docker and Podman refuse a file that uses more than its version has. An unknown version
+//! may have a meaning that no reader of today knows.
 
 use super::{ContainerEdits, Spec};
 
@@ -26,7 +26,7 @@ pub(super) fn check(spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// The lowest version that has everything, and what needs it.
+/// The lowest version that has everything the file uses, and the feature that needs it.
 fn needed(spec: &Spec) -> (&'static str, &'static str) {
     let parts = || {
         std::iter::once(&spec.container_edits)

@@ -1,6 +1,6 @@
 //! Capabilities by the names that a spec has for them.
 
-/// Those of today's kernels (linux/capability.h), each at its number.
+/// The capabilities of today's kernels (linux/capability.h), each at its number.
 pub const CAPABILITIES: [&str; 41] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -45,9 +45,9 @@ pub const CAPABILITIES: [&str; 41] = [
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// The capability that some runtime takes a text for; `None` where today's kernels have none such.
-/// crun reads it with libcap (`cap_from_name`): in any case, or as a number in one of C's forms,
-/// and whatever follows is left out. runc takes the whole name alone.
+/// The capability that some runtime takes a text for; `None` if today's kernels have no such
+/// capability. crun reads the text with libcap (`cap_from_name`): in any case, or as a number in
+/// one of C's forms, and ignores what follows. runc accepts only the whole name.
 #[must_use]
 pub fn capability(text: &str) -> Option<&'static str> {
     let (digits, radix) = match text.as_bytes() {

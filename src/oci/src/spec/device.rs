@@ -16,8 +16,8 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// A character device: runc knows two letters for it, crun takes whatever begins with neither
-    /// `b` nor `p`.
+    /// Whether it is a character device. runc knows two letters for these; crun accepts any that
+    /// begins with neither `b` nor `p`.
     #[must_use]
     pub fn is_character(&self) -> bool {
         !self.kind.starts_with(['b', 'p'])
@@ -40,8 +40,9 @@ pub struct DeviceRule<'a> {
 }
 
 impl DeviceRule<'_> {
-    /// Whether the rule is about reading or writing this character device. A rule of type `a` is
-    /// about every device, whatever else it says: runc and the kernel's cgroup v1 read no further.
+    /// Whether the rule applies to reading or writing this character device. A rule of type `a`
+    /// applies to every device, whatever its other fields: runc and the kernel's cgroup v1 read no
+    /// further.
     #[must_use]
     pub fn covers(&self, major: u32, minor: Option<u32>) -> bool {
         self.is_for_all()
@@ -51,7 +52,7 @@ impl DeviceRule<'_> {
                 && self.reads_or_writes())
     }
 
-    /// Of type `a`.
+    /// Whether the rule has type `a`.
     pub(super) fn is_for_all(&self) -> bool {
         self.kind.is_empty() || self.kind.starts_with('a')
     }
@@ -60,7 +61,7 @@ impl DeviceRule<'_> {
         !self.kind.starts_with('b')
     }
 
-    /// Making a node alone (`m`) gives no access.
+    /// Whether it covers more than making a node (`m`), which gives no access.
     fn reads_or_writes(&self) -> bool {
         self.reads() || self.writes()
     }
@@ -83,8 +84,8 @@ impl DeviceRule<'_> {
         self.major.is_none() && self.minor.is_none()
     }
 
-    /// Whether it opens character devices whose major it does not name. For runc a rule of the type
-    /// `a` is one for all devices, whatever numbers and letters it has.
+    /// Whether it opens character devices whose major it does not name. For runc a rule of type `a`
+    /// applies to all devices, whatever its numbers and letters.
     #[must_use]
     pub fn opens_every_major(&self) -> bool {
         let of_characters =
@@ -92,29 +93,29 @@ impl DeviceRule<'_> {
         self.allow && (self.is_for_all() || of_characters)
     }
 
-    /// The rule with which engines begin: no device.
+    /// The rule with which engines begin: it denies every device.
     #[must_use]
     pub fn denies_all(&self) -> bool {
         !self.allow && self.is_for_all() && self.has_no_numbers() && self.reads() && self.writes()
     }
 }
 
-/// Reads one entry of `linux.devices`; `None` where it is none.
+/// Reads one entry of `linux.devices`; `None` if it is not a device.
 pub(super) fn device(value: &Value) -> Option<Device<'_>> {
     let number = |key| Number::of(value.get(key));
     let (path, kind) = (value.get("path")?.as_str()?, value.get("type")?.as_str()?);
     Some(device_of(path, kind, number("major"), number("minor")))
 }
 
-/// Reads one entry of `linux.resources.devices`; `None` where it is none.
+/// Reads one entry of `linux.resources.devices`; `None` if it is not a rule.
 pub(super) fn device_rule(value: &Value) -> Option<DeviceRule<'_>> {
     let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
     let numbers = (Number::of(value.get("major")), Number::of(value.get("minor")));
     rule_of(value.get("allow")?.as_bool()?, text("type"), numbers, text("access"))
 }
 
-/// A device as the kernel makes its node: of the numbers that a runtime is given (64 bits with a
-/// sign), those bits are left that fit a 32-bit `dev_t`. One that is missing is zero.
+/// A device as the kernel makes its node. Of the numbers that a runtime is given (64 bits with a
+/// sign), the bits that fit a 32-bit `dev_t` are left. A missing number is zero.
 pub(super) fn device_of<'a>(
     path: &'a str,
     kind: &'a str,
@@ -128,8 +129,8 @@ pub(super) fn device_of<'a>(
     Device { path, kind, major: bits(major, 0xfff), minor: bits(minor, 0xf_ffff) }
 }
 
-/// A rule of these fields. A number that no device has stands for all where the rule allows; where
-/// it denies, the rule counts for nothing.
+/// A rule with these fields. A number that no device has means all devices in an allow rule; a deny
+/// rule with one is ignored.
 pub(super) fn rule_of<'a>(
     allow: bool,
     kind: &'a str,

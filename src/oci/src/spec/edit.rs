@@ -90,8 +90,7 @@ pub enum Edit {
         /// Path inside the container.
         destination: String,
     },
-    /// Gives the container a PID namespace of its own: whatever the document says of one is
-    /// replaced.
+    /// Gives the container a PID namespace of its own and replaces any entry that the document has.
     OwnPids,
     /// Adds a character device: its node and the rule that opens it.
     AddDevice {
@@ -111,7 +110,7 @@ pub enum Edit {
         /// Minor number.
         minor: u32,
     },
-    /// Removes every rule that allows reading or writing devices of a major, but rules for all
+    /// Removes every rule that allows reading or writing devices of a major, except rules for all
     /// majors.
     RemoveRules {
         /// Major number.
@@ -119,9 +118,10 @@ pub enum Edit {
         /// Only rules that open this one, alone or with others; `None` for every rule of the major.
         minor: Option<u32>,
     },
-    /// Replaces every rule that opens character devices without naming their major by an enumerated
-    /// list without some majors, each in its place and with its minor and its letters. More than
-    /// [`REPLACED_MAX`] of them stay as they are: the list would outgrow the document.
+    /// Replaces every rule that opens character devices without naming their major by a list of the
+    /// other majors, each rule in its place and with its minor and its letters. If there are more
+    /// than [`REPLACED_MAX`] of them, all stay as they are: the list would outgrow the
+    /// document.
     ///
     /// A deny rule after it would be simpler, but crun with systemd refuses one, runc on cgroup v1
     /// cannot punch the hole, and runc with systemd ends in an empty strict policy (measured, runc
@@ -144,9 +144,9 @@ pub enum Edit {
         /// Seconds after which the runtime kills it.
         timeout_s: Option<u32>,
     },
-    /// Puts a list in front of all rules that denies everything and opens all devices but those of
-    /// some majors. For a runtime under which devices are open that no rule speaks of: whoever had
-    /// them by that keeps them. Does nothing where the first rule denies everything.
+    /// Puts a list in front of all rules that denies everything and then opens all devices except
+    /// those of some majors. This is for a runtime that leaves devices open which no rule names:
+    /// containers that had those keep them. Does nothing if the first rule denies everything.
     OpenAllBut {
         /// Character majors that stay closed.
         except: Vec<u32>,
@@ -158,7 +158,7 @@ pub enum Edit {
         /// Its path.
         path: String,
     },
-    /// Gives an annotation that is there another value.
+    /// Changes an annotation that is there.
     SetAnnotation {
         /// Its name.
         name: String,
@@ -176,7 +176,7 @@ pub enum Edit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// Something else stands where an object or list must be.
+    /// Another type is where an object or list must be.
     #[error("{path} is {found}, not {expected}")]
     Type {
         /// Dotted path in the document.
@@ -191,12 +191,12 @@ pub enum EditError {
     Env(#[from] crate::process::ProcessError),
 }
 
-/// Makes the edits: of each part of the document in their order. Parts know nothing of each other,
-/// so each is gone through for its edits alone, and for a run of one kind at once: a large document
-/// with as many edits takes one pass, not one for each.
+/// Makes the edits, in their order within each part of the document. Parts do not depend on each
+/// other, so each is walked for its own edits alone, and a run of edits of one kind is made at
+/// once: a large document with as many edits takes one pass, not one for each.
 ///
 /// # Errors
-/// Where the document has another type in a place that an edit needs.
+/// If the document has another type at a place that an edit needs.
 pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     let mut done = Vec::new();
     for part in edits.iter().map(Part::of) {
@@ -217,7 +217,7 @@ pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     Ok(())
 }
 
-/// A part of the document: what an edit of one changes, no edit of another reads.
+/// A part of the document. Edits of one part read nothing that edits of another part change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Variables,
@@ -250,7 +250,7 @@ impl Part {
 fn variables(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     let mut gone: HashSet<&str> = HashSet::new();
     let mut set: Vec<&(String, String)> = Vec::new();
-    // By name: where it stands in `set`. The last setting counts, and none before a drop.
+    // By name: the index in `set`. The last setting counts, and none before a drop.
     let mut last: HashMap<&str, usize> = HashMap::new();
     for edit in edits {
         let Edit::Env { drop, set: new } = edit else { continue };
@@ -274,7 +274,7 @@ fn variables(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
 }
 
 fn annotations(document: &mut Value, edits: &[Edit]) {
-    // `None` removes, and what is removed stays so: only what is there is given another value.
+    // `None` removes. A removed annotation stays removed, because only existing ones are changed.
     let mut changes: HashMap<&str, Option<&str>> = HashMap::new();
     for edit in edits {
         match edit {
@@ -341,7 +341,7 @@ fn mounts(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     Ok(())
 }
 
-/// Runtimes refuse two entries of a type, and take an entry without a path as a new namespace.
+/// Runtimes refuse two entries of a type, and read an entry without a path as a new namespace.
 fn own_pids(namespaces: &mut Vec<Value>) {
     let is_pids = |entry: &Value| text(entry, "type") == Some("pid");
     let at = namespaces.iter().position(is_pids).unwrap_or(namespaces.len());

@@ -1,6 +1,6 @@
-//! Why bytes are no `config.json`.
+//! Why bytes are not a `config.json`.
 
-/// What is wrong with the bytes, of which a person can act on each.
+/// A mistake in the bytes that a person can act on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -33,31 +33,31 @@ pub enum SpecError {
     Spelling {
         /// The key.
         key: String,
-        /// What some take it for.
+        /// What some runtimes take it for.
         known: String,
     },
-    /// A text with a NUL, which is its end for runtimes written in C.
+    /// A text with a NUL, which ends it for runtimes written in C.
     #[error("a text in it has a NUL")]
     Nul,
-    /// Larger than is parsed.
+    /// Larger than the limit for parsing.
     #[error("it is longer than {limit} bytes")]
     TooLarge {
-        /// The most that is parsed.
+        /// The limit in bytes.
         limit: u64,
     },
     /// Not JSON, found without parsing.
     #[error("it is not JSON (byte {at})")]
     Broken {
-        /// Offset of the byte that cannot stand there.
+        /// Offset of the byte that is not allowed there.
         at: u64,
     },
     /// Ends in the middle, found without parsing.
     #[error("it is cut off after {at} bytes")]
     Ends {
-        /// How many there are.
+        /// How many bytes there are.
         at: u64,
     },
-    /// Nested as deep as no runtime reads.
+    /// Nested deeper than any runtime reads.
     #[error("it is nested deeper than a million levels")]
     Bottomless,
     /// The bytes could not be read.
@@ -66,7 +66,7 @@ pub enum SpecError {
     /// JSON, but not an object.
     #[error("it is {found}, not an object")]
     NotAnObject {
-        /// What it is.
+        /// The type found.
         found: &'static str,
     },
 }

@@ -1,11 +1,11 @@
-//! What a document shows at a glance, whatever its size, depth and spelling: no tree is built,
-//! because this is read for every container of a node, and nearly all of them ask for nothing of
-//! ours.
+//! What a document shows at a glance, whatever its size, depth and spelling. No tree is built,
+//! because every container of a node is read like this, and nearly all of them ask for nothing of
+//! mpsgate.
 //!
-//! What it shows is what any runtime would read. Keys are taken as [`places`](super::places) says,
-//! both of a key that stands twice are shown, and where the fields of one part could come from two
-//! places (Go reads a list that stands twice into the elements that it already has) that is shown
-//! as [`Seen::Unclear`]. Else it is as lenient as [`View`](super::View): a part of another type
+//! It shows what any runtime would read. [`places`](super::places) says how keys are read. Both
+//! values of a duplicate key are shown. If the fields of one part could come from two places (Go
+//! reads a duplicate list into the elements that it already has), that is shown as
+//! [`Seen::Unclear`]. Otherwise it is as lenient as [`View`](super::View): a part of another type
 //! than expected is absent.
 
 use std::io::Read;
@@ -43,29 +43,30 @@ pub enum Seen<'a> {
     },
     /// `root.path`, which runtimes bind with all mounts below it.
     Root(&'a str),
-    /// A procfs in which nothing covers `/proc/sys` or `/proc/bus` or makes it read-only, as far as
-    /// is seen.
+    /// A procfs in which, as far as can be seen, nothing covers `/proc/sys` or `/proc/bus` or makes
+    /// it read-only.
     OpenProcSys,
-    /// A device, rule or mount in which runtimes may read different things.
+    /// A device, rule or mount that runtimes may read differently.
     Unclear,
-    /// The list of rules, or a part on the way to it, stands twice or in another spelling: a
-    /// runtime may read another list, or none.
+    /// The list of rules, or an object above it, is there twice or in another spelling: a runtime
+    /// may read another list, or none.
     OtherRules,
 }
 
-/// What engines make read-only in a procfs because who writes it reaches the whole host.
+/// Engines make these read-only in a procfs, because writing them reaches the whole host.
 const CLOSED: [&str; 2] = ["/proc/sys", "/proc/bus"];
-/// Longest name of an annotation or variable that is shown whole: no known one is near it.
+/// The longest name of an annotation or variable that is shown whole, in bytes. No known name is
+/// near it.
 const NAME: usize = 4 << 10;
-/// Longest text of a device, rule or mount. A path has 4 KiB at most.
+/// The longest text of a device, rule or mount, in bytes. A path has 4 KiB at most.
 const TEXT: usize = 64 << 10;
 const NUMBER: usize = 32;
 
-/// Reads the document once and shows each part that can matter, in the order in which they stand.
+/// Reads the document once and shows each part that can matter, in the document's order.
 ///
 /// # Errors
-/// Where the bytes are no JSON object, so that no runtime makes a container of them, or cannot be
-/// read. What was shown until then counts for nothing.
+/// If the bytes are no JSON object, so that no runtime makes a container of them, or cannot be
+/// read. The caller must then ignore what was shown.
 pub fn glance(from: &mut dyn Read, see: &mut dyn FnMut(Seen<'_>)) -> Result<(), SpecError> {
     let (lists, to_rules) = ([0; 3], [false; 3]);
     let (has_procfs, has_another, is_closed) = (false, false, [false; CLOSED.len()]);
@@ -102,14 +103,14 @@ struct Walk<'r, 's> {
     see: &'s mut dyn FnMut(Seen<'_>),
     /// How many lists of devices, rules and mounts have begun.
     lists: [u32; 3],
-    /// Which parts on the way to the rules have been met: `linux`, its `resources`, their
+    /// Which parts on the way to the rules have been seen: `linux`, its `resources`, their
     /// `devices`.
     to_rules: [bool; 3],
-    /// A procfs at `/proc` has been met.
+    /// Whether a procfs at `/proc` has been seen.
     has_procfs: bool,
-    /// And one elsewhere.
+    /// Whether a procfs at another place has been seen.
     has_another: bool,
-    /// Which of [`CLOSED`] are covered or read-only.
+    /// Which paths of [`CLOSED`] are covered or read-only.
     is_closed: [bool; CLOSED.len()],
 }
 
@@ -216,11 +217,10 @@ impl Walk<'_, '_> {
             let mut unclear = entry.unclear || (again && entry.has_gaps(place));
             if place == Place::Rules && (entry.unclear || entry.is_spelled) {
                 if !(entry.may_allow || (again && entry.allow.is_none())) {
-                    // It denies to everybody, and what it denies is not clear: as if it were not
-                    // there.
+                    // It denies to every process, and what it denies is not clear: it is ignored.
                     continue;
                 }
-                // Who knows one spelling alone reads less in it, and so a wider rule.
+                // A reader that knows one spelling alone reads less of it, and so a wider rule.
                 unclear = true;
             }
             if unclear {
@@ -239,7 +239,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The fields that devices, rules and mounts have, together.
+/// The fields of devices, rules and mounts together.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "facts of which none follows from another")]
 struct Entry {
@@ -252,13 +252,13 @@ struct Entry {
     minor: Number,
     allow: Option<bool>,
     bind: bool,
-    /// Those options of a mount that may name a layer.
+    /// The options of a mount that may name a layer.
     options: Vec<String>,
-    /// A field stands twice with different values, or holds what runtimes read differently.
+    /// Whether a field is there twice with different values, or runtimes read it differently.
     unclear: bool,
-    /// A field is in another spelling.
+    /// Whether a field is in another spelling.
     is_spelled: bool,
-    /// `allow` is true somewhere.
+    /// Whether some `allow` is true.
     may_allow: bool,
 }
 
@@ -330,8 +330,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether a field is missing that runc would take from an earlier list's entry. A rule is read
-    /// as the widest that it could become instead.
+    /// Whether a field is missing that runc would take from an earlier list's entry. Such a rule is
+    /// read as the widest one that it could become.
     fn has_gaps(&self, place: Place) -> bool {
         match place {
             Place::Devices => {
@@ -366,7 +366,7 @@ impl Entry {
         })
     }
 
-    /// Whether a mount is a procfs of its own.
+    /// Whether the mount is a procfs of its own.
     fn is_procfs(&self) -> bool {
         !self.bind && self.kind.as_deref() == Some("proc")
     }
@@ -377,7 +377,7 @@ impl Entry {
         Shows::of(self.kind.as_deref().unwrap_or_default(), self.bind, is_open)
     }
 
-    /// Reads what options of a mount say of its source and its layers.
+    /// Reads the options of a mount that are about its source and its layers.
     fn options(&mut self, text: &mut Text<'_>) -> Result<(), SpecError> {
         if text.look()? != Some(b'[') {
             return text.skip();
@@ -392,7 +392,8 @@ impl Entry {
             // crun's strings end at a NUL.
             let option = text.kept().split('\0').next().unwrap_or_default();
             self.bind |= matches!(option, "bind" | "rbind");
-            // Every name of a layer has it. A backslash at the end takes the next option in.
+            // Every option that names a layer contains this. A backslash at the end joins the next
+            // option.
             if option.contains("dir") || option.ends_with('\\') {
                 self.options.push(option.to_owned());
             }

@@ -1,23 +1,22 @@
-//! Directories of the host that the options of an overlay name.
+//! The directories of the host that the options of an overlay name.
 //!
-//! The kernel divides options at commas, and `lowerdir` at colons, where no backslash stands before
-//! one; `::` begins layers of data. In a path a backslash stands for the character behind it
+//! The kernel splits options at commas, and `lowerdir` at colons, unless a backslash comes before;
+//! `::` begins data layers. In a path a backslash escapes the character after it
 //! (Documentation/filesystems/overlayfs.rst; `ovl_next_opt`, `ovl_unescape`).
 
 /// What an option of an overlay names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layers {
-    /// Directories that the overlay shows, in order. One with a backslash is here both ways: of
-    /// `lowerdir+` and `datadir+` the kernel takes it as it stands. Without `workdir`, which shows
-    /// nothing.
+    /// Directories that the overlay shows, in order, without `workdir`, which shows nothing. A path
+    /// with a backslash is here both ways: the kernel does not unescape `lowerdir+` and `datadir+`.
     pub paths: Vec<String>,
-    /// It ends in a backslash, which takes the comma that a runtime puts behind it, and so the next
-    /// option, into its value.
+    /// Whether the option ends in a backslash. That joins the comma that a runtime puts after it,
+    /// and so the next option, to its value.
     pub is_open: bool,
 }
 
 impl Layers {
-    /// Of one entry of a mount's `options`.
+    /// Reads one entry of a mount's `options`.
     #[must_use]
     pub fn of(option: &str) -> Self {
         let mut layers = Self { paths: Vec::new(), is_open: is_open(option) };
@@ -42,7 +41,7 @@ impl Layers {
     }
 }
 
-/// Whether the last backslash has nothing behind it.
+/// Whether the last backslash has no character after it.
 fn is_open(text: &str) -> bool {
     text.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }

@@ -1,4 +1,4 @@
-//! One entry of `mounts` with what its options make of it.
+//! One entry of `mounts`, with the effect of its options.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub enum Shows {
     Layers,
     /// Nothing: a file system of the kernel's own, or another machine's.
     Nothing,
-    /// Who knows: a disk with a file system, a file system of a process, whatever has another name.
+    /// Unknown: a disk with a file system, a file system of a process, or any other type.
     Unknown,
 }
 
@@ -42,7 +42,7 @@ const OF_THE_KERNEL: [&str; 20] = [
 ];
 const OF_OTHER_MACHINES: [&str; 6] = ["ceph", "cifs", "nfs", "nfs4", "smb3", "smbfs"];
 
-/// Whether a file system of this type is an overlay. The second is the name of Ubuntu's older
+/// Whether a file system of this type is an overlay. The second name is that of Ubuntu's older
 /// kernels.
 #[must_use]
 pub fn is_overlay(kind: &str) -> bool {
@@ -50,8 +50,8 @@ pub fn is_overlay(kind: &str) -> bool {
 }
 
 impl Shows {
-    /// Of a mount by its type; `is_bind`: by its options, which come first; `is_open`: one of its
-    /// options is.
+    /// What a mount of this type shows. `is_bind`: its options make it a bind, which comes first.
+    /// `is_open`: one of its options is open.
     pub(super) fn of(kind: &str, is_bind: bool, is_open: bool) -> Self {
         if is_bind || kind == "bind" {
             Self::Source
@@ -77,12 +77,12 @@ pub struct MountEntry<'a> {
     options: Vec<&'a str>,
 }
 
-/// How much of a mount cannot be written.
+/// How much of a mount is read-only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadOnly {
     /// Nothing.
     No,
-    /// The mount itself, not the mounts below that come with it.
+    /// The mount itself, but not the mounts below that come with it.
     Top,
     /// All of it.
     All,
@@ -101,7 +101,7 @@ impl<'a> MountEntry<'a> {
     }
 
     /// The root file system: runtimes bind it with all mounts below, and `readonly` makes its top
-    /// so.
+    /// read-only.
     pub(super) fn of_root(root: &'a Value) -> Option<Self> {
         let source = root.get("path")?.as_str()?;
         let read_only = root.get("readonly").and_then(Value::as_bool) == Some(true);
@@ -116,7 +116,8 @@ impl<'a> MountEntry<'a> {
         Shows::of(self.kind, self.has("bind") || self.has("rbind"), is_open)
     }
 
-    /// Of an overlay the option that ends in a backslash, so that it is not known what it shows.
+    /// The option of an overlay that ends in a backslash, so that it is unknown what the overlay
+    /// shows.
     #[must_use]
     pub fn open_option(&self) -> Option<&'a str> {
         let mut options = self.options.iter().copied().filter(|_| is_overlay(self.kind));
@@ -129,7 +130,7 @@ impl<'a> MountEntry<'a> {
         self.shows() == Shows::Source
     }
 
-    /// The directories of the host that it shows, where it is an overlay.
+    /// The directories of the host that an overlay shows.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         match self.shows() {
@@ -138,13 +139,14 @@ impl<'a> MountEntry<'a> {
         }
     }
 
-    /// Whether a bind brings the mounts below its source. What does not say is taken to.
+    /// Whether a bind brings the mounts below its source. It is assumed to if the options do not
+    /// say.
     #[must_use]
     pub fn is_recursive(&self) -> bool {
         self.has("rbind") || !self.has("bind")
     }
 
-    /// Of `ro` and `rw` the last counts, as in runc and crun; `rro` is for the mounts below too.
+    /// Of `ro` and `rw` the last counts, as in runc and crun; `rro` includes the mounts below.
     #[must_use]
     pub fn read_only(&self) -> ReadOnly {
         let last =

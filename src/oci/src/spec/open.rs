@@ -1,14 +1,14 @@
 //! Which devices of some majors a spec's rules leave open, in one pass over the rules.
 //!
-//! Open is what any runtime leaves open. They differ in what a deny rule does:
-//! - the kernel's cgroup v1, to which crun writes each rule, and runc's own book of them for v1 and
-//!   v2 take letters away from an earlier rule with the same numbers, and from no other:
-//!   `c 195:0 rw` survives a later deny of `c 195:* rwm`, and `c 195:* rwm` less `w` still reads;
-//! - in the program that crun writes for v2 the last rule counts that has every letter which is
-//!   asked for, so that opening for reading and writing at once survives a rule that denies one of
-//!   them;
-//! - a rule of type `a` is about everything for runc and v1, whatever its numbers and letters, and
-//!   starts anew; for crun on v2 it has them.
+//! A device is open if any runtime leaves it open. They differ in the effect of a deny rule:
+//! - The kernel's cgroup v1, to which crun writes each rule, and runc's own list of them for v1 and
+//!   v2 remove letters only from an earlier rule with the same numbers: `c 195:0 rw` survives a
+//!   later deny of `c 195:* rwm`, and `c 195:* rwm` less `w` still reads.
+//! - In the program that crun writes for v2, the last rule counts that has every letter which the
+//!   open needs. So opening for reading and writing at once survives a rule that denies one of
+//!   them.
+//! - For runc and v1 a rule of type `a` applies to everything, whatever its numbers and letters,
+//!   and replaces all rules before it; for crun on v2 its numbers and letters count.
 
 use std::collections::HashMap;
 
@@ -25,25 +25,25 @@ type Numbers = (Option<u32>, Option<u32>);
 #[derive(Debug, Clone)]
 pub struct OpenDevices {
     majors: Vec<u32>,
-    /// A rule for every device is in force, and has been since this rule of the list.
+    /// The rule of the list since which a rule for every device is in force.
     all: Option<usize>,
-    /// How many rules have been taken.
+    /// How many rules were read.
     taken: usize,
-    /// What rules with numbers say.
-    some: HashMap<Numbers, Said>,
+    /// The effect of rules with numbers.
+    some: HashMap<Numbers, Effect>,
 }
 
-/// What rules with the same numbers say, taken together.
+/// The effect of all rules with the same numbers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
-    /// The letters that are allowed.
+struct Effect {
+    /// The allowed letters.
     allowed: u8,
-    /// The last rule that takes them away from one for every device.
+    /// The last rule that takes them away from a rule for every device.
     but: usize,
 }
 
 impl OpenDevices {
-    /// Takes the rules in order. `before`: whether a device is open that no rule speaks of.
+    /// Reads the rules in order. `before`: whether a device is open that no rule names.
     #[must_use]
     pub fn of(view: View<'_>, majors: impl IntoIterator<Item = u32>, before: bool) -> Self {
         let mut open = Self {
@@ -72,43 +72,43 @@ impl OpenDevices {
         if !rule.is_for_characters() || !is_asked || letters == 0 {
             return;
         }
-        let said = self.some.entry((rule.major, rule.minor)).or_default();
+        let effect = self.some.entry((rule.major, rule.minor)).or_default();
         if rule.allow {
-            said.allowed |= letters;
+            effect.allowed |= letters;
             return;
         }
         if letters == BOTH {
-            said.but = self.taken;
+            effect.but = self.taken;
         }
-        if said.allowed & !letters == 0 {
-            said.allowed = 0;
+        if effect.allowed & !letters == 0 {
+            effect.allowed = 0;
         }
     }
 
-    /// Whether the rule for every device holds, but for what has been taken away with these.
-    fn all_but(&self, said: &[Said]) -> bool {
-        self.all.is_some_and(|since| said.iter().all(|said| said.but <= since))
+    /// Whether the rule for every device holds, despite what these deny.
+    fn all_but(&self, effects: &[Effect]) -> bool {
+        self.all.is_some_and(|since| effects.iter().all(|effect| effect.but <= since))
     }
 
-    fn said(&self, numbers: Numbers) -> Said {
+    fn effect(&self, numbers: Numbers) -> Effect {
         self.some.get(&numbers).copied().unwrap_or_default()
     }
 
-    /// Whether one device is open; one of a major that was not asked for is not.
+    /// Whether one device is open; a device of a major that was not asked for is not.
     #[must_use]
     pub fn is_open(&self, major: u32, minor: u32) -> bool {
         let about =
             [(None, None), (None, Some(minor)), (Some(major), None), (Some(major), Some(minor))];
-        let said = about.map(|numbers| self.said(numbers));
+        let effects = about.map(|numbers| self.effect(numbers));
         self.majors.contains(&major)
-            && (said.iter().any(|said| said.allowed != 0) || self.all_but(&said))
+            && (effects.iter().any(|effect| effect.allowed != 0) || self.all_but(&effects))
     }
 
-    /// Whether any device of a major is open whose minor counts.
+    /// Whether any device of a major with a minor that counts is open.
     #[must_use]
     pub fn is_any_open(&self, major: u32, counts: impl Fn(u32) -> bool) -> bool {
-        let by_all = self.all_but(&[self.said((None, None)), self.said((Some(major), None))]);
-        let mut allowed = self.some.iter().filter(|(_, said)| said.allowed != 0);
+        let by_all = self.all_but(&[self.effect((None, None)), self.effect((Some(major), None))]);
+        let mut allowed = self.some.iter().filter(|(_, effect)| effect.allowed != 0);
         self.majors.contains(&major)
             && (by_all
                 || allowed.any(|((of, minor), _)| {
@@ -121,7 +121,7 @@ impl View<'_> {
     /// Whether the rules, taken in order, let the container read or write a character device. A
     /// minor of `None` asks for any device of the major.
     ///
-    /// True where any runtime comes to it: see [`OpenDevices`].
+    /// True if this holds for any runtime: see [`OpenDevices`].
     #[must_use]
     pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
         let open = OpenDevices::of(*self, [major], false);
@@ -174,7 +174,7 @@ mod tests {
             ("allow c 195:* m", false),
             ("allow c *:* m", false),
             ("allow c -1:-1 rw", true),
-            // Letters, each by itself.
+            // Each letter counts by itself.
             ("allow c 195:* rwm, deny c 195:* w", true),
             ("allow c 195:* rwm, deny c 195:* r", true),
             ("allow c 195:* rwm, deny c 195:* rw", false),
@@ -182,13 +182,13 @@ mod tests {
             ("allow c 195:* r, deny c 195:* r", false),
             ("allow c 195:* rw, deny c 195:* r, deny c 195:* w", true),
             ("allow c 195:* rwm, deny c 195:* m", true),
-            // A deny rule takes from its like alone.
+            // A deny rule affects only rules with the same numbers.
             ("allow c 195:1 rwm, deny c 195:* rwm", true),
             ("allow c 195:1 rwm, deny c *:* rwm", true),
             ("allow c *:* rwm, deny c 195:* rwm", true),
             ("allow c 195:* rwm, deny c 195:1 rwm", true),
             ("allow c 195:1 rwm, deny c 195:1 rwm", false),
-            // From a rule for everything, any.
+            // Any deny rule affects a rule for everything.
             ("allow, deny c 195:* rwm", false),
             ("allow, deny c 195:1 rwm", false),
             ("allow, deny c 195:2 rwm", true),
@@ -196,7 +196,7 @@ mod tests {
             ("allow, deny b 195:1", true),
             ("allow, deny c 195:1, allow c 195:1 r", true),
             ("allow, deny c 195:1, allow", true),
-            // Type a is for everything, and starts anew.
+            // Type a applies to everything, and replaces what was before.
             ("allow a 1:3 r", true),
             ("allow a *:* m", true),
             ("allow - 1:3 m", true),

@@ -14,18 +14,18 @@ use super::view::View;
 
 /// Marks a duplicate key inside serde's error text; the rest of the message is the key.
 const DUPLICATE: &str = "mpsgate: duplicate key ";
-/// The same of a key in another spelling; the rest is the known one, a newline and the key.
+/// The same for a key in another spelling; the rest is the known key, a newline and the key.
 const SPELLING: &str = "mpsgate: spelling ";
-/// The same of a NUL in a text.
+/// The same for a NUL in a text.
 const NUL: &str = "mpsgate: NUL";
 
 /// A parsed `config.json`.
 ///
-/// `linux.seccomp`, which is half of a usual one and which nothing here reads, stays text: it is
+/// `linux.seccomp` is half of a usual document and nothing here reads it, so it stays text: it is
 /// neither parsed nor written anew.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// With null in the place of `linux.seccomp`.
+    /// The document, with null in the place of `linux.seccomp`.
     value: Value,
     seccomp: Option<Box<RawValue>>,
 }
@@ -45,7 +45,7 @@ pub fn parse(bytes: &[u8]) -> Result<Document, SpecError> {
     parse_at(bytes, Place::Root)
 }
 
-/// Parses the process of `exec`, which stands alone in its document.
+/// Parses the process of `exec`, which is a document of its own.
 ///
 /// # Errors
 /// See [`SpecError`].
@@ -53,7 +53,7 @@ pub fn parse_process(bytes: &[u8]) -> Result<Document, SpecError> {
     parse_at(bytes, Place::Process)
 }
 
-/// Parses the resources of `update`, which stand alone in their document.
+/// Parses the resources of `update`, which are a document of their own.
 ///
 /// # Errors
 /// See [`SpecError`].
@@ -77,7 +77,7 @@ fn parse_at(bytes: &[u8], place: Place) -> Result<Document, SpecError> {
 }
 
 impl Document {
-    /// Looks at it.
+    /// A read-only view of the document.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         View::new(&self.value)
@@ -99,7 +99,7 @@ impl Document {
     /// The document as text, without white space.
     ///
     /// # Errors
-    /// None in practice: memory always takes more.
+    /// No error in practice.
     pub fn to_vec(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = Vec::with_capacity(32 << 10);
         match (&self.seccomp, &self.value) {
@@ -165,8 +165,8 @@ fn classify(error: serde_json::Error) -> SpecError {
     SpecError::NotJson(error)
 }
 
-/// Like `Value`'s own `Deserialize`, but a key that stands twice or in another spelling is an
-/// error, and so is a text with a NUL where runtimes read it; and `linux.seccomp` stays text.
+/// Like `Value`'s own `Deserialize`, but a duplicate key, a key in another spelling, and a NUL in a
+/// text that runtimes read are errors; and `linux.seccomp` stays text.
 #[derive(Clone, Copy)]
 struct Element<'a> {
     place: Place,
@@ -178,8 +178,8 @@ impl Element<'_> {
         Self { place, ..self }
     }
 
-    /// Values of annotations are data, which no runtime of C's reads for a decision. It looks for
-    /// their names.
+    /// Values of annotations are data: no runtime written in C reads them for a decision. It looks
+    /// for their names.
     fn check<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         if text.contains('\0') && self.place != Place::Annotations {
             return Err(E::custom(NUL));
@@ -243,9 +243,8 @@ impl<'de> Visitor<'de> for Element<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        // A rule has five members, and a map begins with room for four. The shim's allocator gives
-        // no small piece back, so that with 180,000 of them the memory of growing would be most of
-        // all.
+        // A rule has five members, and a map begins with room for four: this saves the growth of
+        // each of up to 180,000 maps.
         let mut object = Map::with_capacity(if self.place == Place::Rule { 5 } else { 0 });
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {
@@ -333,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_read_is_written_the_same(value in json()) {
-            // Where a NUL is text like any other.
+            // A NUL is ordinary text here.
             let object = serde_json::json!({ "annotations": value });
             let text = object.to_string();
             prop_assert_eq!(parse(text.as_bytes()).unwrap().to_vec().unwrap(), text.as_bytes());

@@ -1,8 +1,8 @@
-//! Which keys stand where in a `config.json`, and which spellings a runtime takes for one of them.
+//! The keys at each place of a `config.json`, and the spellings that a runtime accepts for them.
 //!
-//! runc reads with Go's encoding/json, which takes a key in any case, and `ſ` for `s` and the
-//! Kelvin sign for `k` as well. crun's parser hands on C strings, which end at a NUL. Keys of maps
-//! (annotations, sysctl) are data and have no second spelling but that one.
+//! runc reads with Go's encoding/json, which accepts a key in any case, and `ſ` for `s` and the
+//! Kelvin sign for `k` as well. crun's parser passes on C strings, which end at a NUL. Keys of maps
+//! (annotations, sysctl) are data, and the NUL is their only other spelling.
 
 /// A place in a document whose keys are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) enum Place {
     Hooks,
     HookList,
     Hook,
-    /// What nothing here reads.
+    /// A place that nothing here reads.
     Elsewhere,
 }
 
@@ -132,14 +132,14 @@ const HOOK: &[(&str, Place)] = &[
     ("timeout", P::Elsewhere),
 ];
 
-/// What a key is at its place.
+/// The meaning of a key at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
-    /// A known one, and what stands below it.
+    /// A known key, and the place below it.
     Known(Place),
-    /// Some runtime takes it for this known one.
+    /// Some runtime takes it for this known key.
     OtherSpelling(&'static str, Place),
-    /// No runtime takes it for one that is known.
+    /// No runtime takes it for a known key.
     Unknown,
 }
 
@@ -164,7 +164,7 @@ impl Place {
         }
     }
 
-    /// What stands in a list here.
+    /// The place of a list's elements.
     pub(super) fn element(self) -> Self {
         match self {
             Self::Devices => Self::Device,
@@ -178,7 +178,7 @@ impl Place {
         }
     }
 
-    /// What a key is here.
+    /// The meaning of a key at this place.
     pub(super) fn key(self, key: &str) -> Key {
         let found = self.keys().iter().find(|(name, _)| name.len() <= key.len() && is(key, name));
         match found {
@@ -190,7 +190,7 @@ impl Place {
 }
 
 impl Key {
-    /// What stands below it, however it is spelled.
+    /// The place below the key, however it is spelled.
     pub(super) fn place(self) -> Place {
         match self {
             Self::Known(place) | Self::OtherSpelling(_, place) => place,
@@ -202,7 +202,7 @@ impl Key {
 /// Whether some runtime takes a key for this name.
 pub(super) fn is(key: &str, name: &str) -> bool {
     if key.len() == name.len() {
-        // What is longer than ASCII is longer in bytes too.
+        // A spelling with characters beyond ASCII has more bytes.
         return key.eq_ignore_ascii_case(name);
     }
     key.len() > name.len() && {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_is_told_from_the_name_and_from_a_stranger() {
+    fn another_spelling_differs_from_the_name_and_from_a_stranger() {
         assert_eq!(P::Root.key("linux"), Key::Known(P::Linux));
         assert_eq!(P::Root.key("Linux"), Key::OtherSpelling("linux", P::Linux));
         assert_eq!(P::Root.key("linux2"), Key::Unknown);

@@ -1,7 +1,7 @@
 //! JSON as a stream of bytes: read in pieces, without a tree, whatever its size and depth.
 //!
-//! As strict about syntax as Go's encoding/json and yajl, and as lenient about text as Go: bytes
-//! that are no UTF-8 and half surrogates become U+FFFD, and a number is any number.
+//! It is as strict about syntax as Go's encoding/json and yajl, and as lenient about text as Go:
+//! bytes that are not UTF-8 and half surrogates become U+FFFD, and a number is any number.
 
 use std::io::{ErrorKind, Read};
 
@@ -14,22 +14,22 @@ mod tests;
 pub(super) use scalar::Scalar;
 use scalar::{plain, replaced};
 
-/// Read at once. Small enough to be a piece of the shim's own memory.
+/// The bytes that are read at once. Small enough to be a piece of the shim's own memory.
 const PIECE: usize = 16 << 10;
-/// Levels that can be open at once. Go gives up at 10,000.
+/// The most levels that can be open at once. Go gives up at 10,000.
 const DEEPEST: usize = 1 << 20;
 
-/// Reads tokens. After a string or number that was to be kept, [`Text::kept`] has it.
+/// Reads tokens. After a string or number that was to be kept, [`Text::kept`] returns it.
 pub(super) struct Text<'r> {
     from: &'r mut dyn Read,
     piece: Vec<u8>,
     at: usize,
     end: usize,
-    /// Bytes before the piece.
+    /// Bytes before the current piece.
     before: u64,
     kept: Vec<u8>,
     most: usize,
-    /// Whether the last string or number was longer than was to be kept.
+    /// Whether the last string or number was cut to the length that was to be kept.
     pub(super) is_cut: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'r> Text<'r> {
         }
     }
 
-    /// Whether there is another piece.
+    /// Reads the next piece; returns whether there is one.
     fn fill(&mut self) -> Result<bool, SpecError> {
         self.before += self.end as u64;
         (self.at, self.end) = (0, 0);
@@ -80,7 +80,7 @@ impl<'r> Text<'r> {
         Ok(byte)
     }
 
-    /// The next byte that is no white space, which stays; `None` at the end.
+    /// The next byte that is not white space, without taking it; `None` at the end.
     pub(super) fn look(&mut self) -> Result<Option<u8>, SpecError> {
         loop {
             while self.at < self.end {
@@ -96,7 +96,7 @@ impl<'r> Text<'r> {
         }
     }
 
-    /// The next byte that is no white space.
+    /// Takes the next byte that is not white space.
     #[inline]
     fn token(&mut self) -> Result<u8, SpecError> {
         if self.at < self.end && self.piece[self.at] > b' ' {
@@ -108,12 +108,12 @@ impl<'r> Text<'r> {
         Ok(byte)
     }
 
-    /// Takes a byte that has to come next.
+    /// Takes a byte that must come next.
     pub(super) fn expect(&mut self, expected: u8) -> Result<(), SpecError> {
         if self.token()? == expected { Ok(()) } else { Err(self.no_json()) }
     }
 
-    /// The rest of a string that nobody wants: half of a usual document is such.
+    /// Skips the rest of a string: half of a usual document is strings that nothing reads.
     fn skip_string(&mut self) -> Result<(), SpecError> {
         let rest = self.piece.get(self.at..self.end).unwrap_or_default();
         let run = plain(rest);
@@ -125,15 +125,15 @@ impl<'r> Text<'r> {
         self.string(0)
     }
 
-    /// A key that nobody wants, and its colon.
+    /// Skips a key and its colon.
     fn skip_key(&mut self) -> Result<(), SpecError> {
         self.expect(b'"')?;
         self.skip_string()?;
         self.expect(b':')
     }
 
-    /// Whether another member or element follows in what `close` ends; takes the comma before it,
-    /// or `close`.
+    /// Whether another member or element follows in an object or list that `close` ends; takes the
+    /// comma before it, or `close`.
     pub(super) fn follows(&mut self, close: u8, is_first: &mut bool) -> Result<bool, SpecError> {
         let next = self.look()?.ok_or_else(|| self.ends())?;
         if std::mem::take(is_first) {
@@ -150,7 +150,7 @@ impl<'r> Text<'r> {
         }
     }
 
-    /// Nothing but white space follows.
+    /// Checks that only white space follows.
     pub(super) fn ends_here(&mut self) -> Result<(), SpecError> {
         if self.look()?.is_none() {
             return Ok(());
@@ -159,7 +159,7 @@ impl<'r> Text<'r> {
         Err(self.no_json())
     }
 
-    /// What was kept, as text.
+    /// The kept text.
     pub(super) fn kept(&mut self) -> &str {
         if std::str::from_utf8(&self.kept).is_err() {
             self.kept = replaced(&self.kept).into_bytes();
@@ -167,15 +167,15 @@ impl<'r> Text<'r> {
         std::str::from_utf8(&self.kept).unwrap_or_default()
     }
 
-    /// A key and its colon, of which so many bytes are kept.
+    /// Reads a key and its colon, and keeps at most so many bytes of the key.
     pub(super) fn key(&mut self, most: usize) -> Result<(), SpecError> {
         self.expect(b'"')?;
         self.string(most)?;
         self.expect(b':')
     }
 
-    /// A string or number of which so many bytes are kept; any other value is skipped. Says which
-    /// it was.
+    /// Reads a string or number and keeps at most so many bytes; skips any other value. Returns
+    /// which it was.
     pub(super) fn scalar(&mut self, most: usize) -> Result<Scalar, SpecError> {
         match self.look()?.ok_or_else(|| self.ends())? {
             b'"' => {
@@ -197,7 +197,7 @@ impl<'r> Text<'r> {
     /// Skips a value, however deep it is.
     pub(super) fn skip(&mut self) -> Result<(), SpecError> {
         let mut open = Open::default();
-        // The innermost that is open is an object.
+        // Whether the innermost open level is an object.
         let mut object = false;
         let mut next = self.token()?;
         loop {
@@ -206,7 +206,7 @@ impl<'r> Text<'r> {
                 b'"' => self.skip_string()?,
                 b'{' | b'[' => {
                     if !self.follows(if next == b'{' { b'}' } else { b']' }, &mut true)? {
-                        // Empty.
+                        // An empty object or list.
                     } else if open.levels == DEEPEST {
                         return Err(SpecError::Bottomless);
                     } else {
@@ -234,7 +234,7 @@ impl<'r> Text<'r> {
         }
     }
 
-    /// The beginning of the next value, of an object's member past its key.
+    /// The beginning of the next value; of an object's member, after its key.
     fn element(&mut self, object: bool) -> Result<u8, SpecError> {
         if object {
             self.skip_key()?;
@@ -243,7 +243,7 @@ impl<'r> Text<'r> {
     }
 }
 
-/// Which of the open levels are objects, a bit for each.
+/// Which of the open levels are objects, one bit for each level.
 #[derive(Default)]
 struct Open {
     bits: Vec<u64>,
@@ -262,7 +262,7 @@ impl Open {
         self.levels += 1;
     }
 
-    /// Leaves the innermost; says whether what it stands in is an object.
+    /// Leaves the innermost level; returns whether the level around it is an object.
     fn pop(&mut self) -> bool {
         self.levels -= 1;
         let last = self.levels.wrapping_sub(1);

@@ -1,4 +1,4 @@
-//! What a decision reads of a spec. Lenient: a part that is missing, null or of another type is
+//! The parts of a spec that a decision reads. A part that is missing, null or of another type is
 //! absent, because the runtime below will evaluate it and a decision must not fail on it.
 
 use serde_json::{Map, Value};
@@ -20,12 +20,12 @@ pub struct Mount<'a> {
     pub destination: &'a str,
     /// Host path of a bind mount.
     pub source: &'a str,
-    /// What it shows of the host.
+    /// What the mount shows of the host.
     pub shows: Shows,
 }
 
 impl Mount<'_> {
-    /// Whether it shows its source.
+    /// Whether the mount shows its source.
     #[must_use]
     pub fn is_bind(&self) -> bool {
         self.shows == Shows::Source
@@ -43,7 +43,7 @@ pub struct Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Its arguments with `argv[0]`; `None` where one of them is no text.
+    /// Its arguments with `argv[0]`; `None` if one of them is not text.
     #[must_use]
     pub fn arguments(&self) -> Option<Vec<&str>> {
         self.args?.as_array()?.iter().map(Value::as_str).collect()
@@ -57,19 +57,19 @@ pub struct IdRange {
     pub inside: u32,
     /// First id outside.
     pub outside: u32,
-    /// How many.
+    /// How many ids.
     pub size: u32,
 }
 
 impl IdRange {
-    /// The id outside of one inside; `None` where it is not of this range.
+    /// The id outside for one inside; `None` if it is not in this range.
     #[must_use]
     pub fn outside_of(&self, inside: u32) -> Option<u32> {
         let offset = inside.checked_sub(self.inside).filter(|offset| *offset < self.size)?;
         self.outside.checked_add(offset)
     }
 
-    /// The id inside of one outside; `None` where it is not of this range.
+    /// The id inside for one outside; `None` if it is not in this range.
     #[must_use]
     pub fn inside_of(&self, outside: u32) -> Option<u32> {
         let offset = outside.checked_sub(self.outside).filter(|offset| *offset < self.size)?;
@@ -89,7 +89,7 @@ pub enum Namespace<'a> {
 }
 
 impl Namespace<'_> {
-    /// Whether it is the caller's own; `at` says so of the one at a path.
+    /// Whether it is the caller's own namespace; `at` decides for a namespace at a path.
     #[must_use]
     pub fn is_callers(self, at: impl FnOnce(&str) -> bool) -> bool {
         match self {
@@ -115,7 +115,7 @@ impl<'a> View<'a> {
         self.at(path).and_then(Value::as_array).into_iter().flatten()
     }
 
-    /// Annotations; a value that is no text counts as empty.
+    /// The annotations. A value that is not text counts as empty.
     pub fn annotations(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let object: Option<&Map<String, Value>> =
             self.at(&["annotations"]).and_then(Value::as_object);
@@ -164,7 +164,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// `mounts`, with all that their options say.
+    /// `mounts`, with all of their options.
     pub fn mount_entries(&self) -> impl Iterator<Item = MountEntry<'a>> + use<'a> {
         self.list(&["mounts"]).map(MountEntry::of)
     }
@@ -193,7 +193,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Whether a process of the container may come to a capability: by its bounding set, or by its
+    /// Whether a process of the container may get a capability: by its bounding set, or by its
     /// inheritable or ambient one (capabilities(7), "Transformation of capabilities during
     /// execve").
     #[must_use]
@@ -201,7 +201,7 @@ impl<'a> View<'a> {
         self.capabilities().any(|text| capability(text) == Some(name))
     }
 
-    /// Every capability that a process of the container may come to, as it is written.
+    /// Every capability that a process of the container may get, as it is written.
     pub fn capabilities(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let view = *self;
         let sets = ["bounding", "inheritable", "ambient"].into_iter();
@@ -209,8 +209,8 @@ impl<'a> View<'a> {
             .filter_map(Value::as_str)
     }
 
-    /// `linux.maskedPaths` and `linux.readonlyPaths`: what runtimes cover or make read-only when
-    /// all is mounted.
+    /// `linux.maskedPaths` and `linux.readonlyPaths`: paths that runtimes cover or make read-only
+    /// after all mounts.
     pub fn closed_paths(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let view = *self;
         let lists = ["maskedPaths", "readonlyPaths"].into_iter();
@@ -241,8 +241,7 @@ impl<'a> View<'a> {
         self.namespace("cgroup")
     }
 
-    /// Of several entries of a kind, which runc refuses, crun joins what has a path, the last one
-    /// last.
+    /// runc refuses several entries of a kind; crun joins those with a path, the last one last.
     fn namespace(self, kind: &str) -> Namespace<'a> {
         let entries = self.list(&["linux", "namespaces"]);
         let entries = entries.filter(|n| n.get("type").and_then(Value::as_str) == Some(kind));

@@ -94,9 +94,10 @@ fn render(decision: &Decision) -> String {
     text
 }
 
-fn entry(fixture: &Fixture) -> String {
+/// Who wrote the spec and by which command, and what is decided.
+fn entry(fixture: &Fixture) -> (String, String) {
     let title = if fixture.neighbour { "neighbour, " } else { "" };
-    let mut text = format!("{title}{}: {}\n", fixture.engine, fixture.command);
+    let mut text = String::new();
     let decided = VALUES.map(|(value, word)| (word, render(&fixture.decide(&policy(value)))));
     if decided.iter().all(|(_, decision)| *decision == decided[0].1) {
         writeln!(text, "  {}", decided[0].1).unwrap();
@@ -105,7 +106,7 @@ fn entry(fixture: &Fixture) -> String {
             writeln!(text, "  {word}: {decision}").unwrap();
         }
     }
-    text
+    (format!("{title}{}: {}\n", fixture.engine, fixture.command), text)
 }
 
 #[test]
@@ -117,7 +118,8 @@ fn every_way_of_the_page_is_decided_as_recorded() {
         if UNSEEN.contains(number) {
             text.push_str("cannot be seen in a spec\n");
         }
-        fixtures.iter().filter(|f| f.row == *number).for_each(|f| text.push_str(&entry(f)));
+        let of_row = fixtures.iter().filter(|f| f.row == *number).map(entry);
+        text.push_str(&golden::together(of_row).concat());
         text.push('\n');
     }
     golden!("catalogue.txt", &text);

@@ -22,9 +22,10 @@ fn cases() -> Vec<Case> {
     cases::cases().into_iter().chain(reach::cases()).collect()
 }
 
-fn render(case: &Case) -> String {
+/// The case's name, and what is decided.
+fn render(case: &Case) -> (String, String) {
     let decision = case.decide();
-    let mut text = format!("# {}\n", case.name);
+    let mut text = String::new();
     match &decision.verdict {
         Verdict::Pass => text.push_str("pass\n"),
         Verdict::Refuse(refusal) => {
@@ -62,7 +63,7 @@ fn render(case: &Case) -> String {
     for note in &decision.notes {
         writeln!(text, "  {}: {} [{}]", note.action.as_str(), note.text, note.code).unwrap();
     }
-    text
+    (format!("# {}\n", case.name), text)
 }
 
 fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
@@ -73,8 +74,7 @@ fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
 
 #[test]
 fn the_table_decides_as_recorded() {
-    let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
-    golden!("decisions.txt", &text);
+    golden!("decisions.txt", &golden::together(cases().iter().map(render)).join("\n"));
 }
 
 fn sharing(case: Case) -> Case {
@@ -91,7 +91,7 @@ fn without_mps_the_table_differs_as_recorded() {
         spec["annotations"]["aliyun.com/gpu-count"] = json!(count);
         spec
     };
-    let mut rows: Vec<String> = cases()
+    let mut rows: Vec<(String, String)> = cases()
         .into_iter()
         .filter_map(|case| {
             let under_mps = render(&case);
@@ -113,7 +113,7 @@ fn without_mps_the_table_differs_as_recorded() {
         rows.push(render(&sharing(case(name, spec.clone()))));
         rows.push(render(&Case { name: "the same under MPS", ..case(name, spec) }));
     }
-    golden!("share.txt", &rows.join("\n"));
+    golden!("share.txt", &golden::together(rows).join("\n"));
 }
 
 #[test]

@@ -54,6 +54,29 @@ fn the_namespace_and_dev_shm_count_as_recorded() {
     golden!("shared_memory.txt", &text);
 }
 
+/// What a container in a namespace of its own is told, by what its node has shown.
+#[test]
+fn a_refusal_says_what_the_node_has_shown_and_what_helps() {
+    let shms =
+        [("server's", Shm::Servers), ("another", Shm::Other("a tmpfs of its own".to_owned()))];
+    let mut text = String::new();
+    for policy in [IpcPolicy::RequireHost, IpcPolicy::Auto] {
+        for seen in SharedMemory::ALL {
+            for (what, shm) in &shms {
+                let row = case("", asking(json!({})))
+                    .policy(|settings| settings.ipc = policy)
+                    .ipc(Ipc::New)
+                    .shm(shm.clone(), seen);
+                let Verdict::Refuse(refusal) = row.decide().verdict else { continue };
+                writeln!(text, "# policy.ipc {policy}, seen {}, /dev/shm {what}", seen.as_str())
+                    .unwrap();
+                writeln!(text, "{refusal}\n  hint: {}\n", refusal.hint).unwrap();
+            }
+        }
+    }
+    golden!("host_ipc.txt", &text);
+}
+
 #[test]
 fn nobody_is_asked_without_mps_or_a_request() {
     let other = || Shm::Other("a tmpfs of its own".to_owned());

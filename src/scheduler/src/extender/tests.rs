@@ -12,35 +12,19 @@ fn open(_: &Pod) -> Result<Closed, String> {
     Ok(Closed::default())
 }
 
-fn card(uuid: String, index: u32, gib: u64) -> CardReport {
-    CardReport {
-        index,
-        name: String::new(),
-        uuid,
-        memory: Mib(gib * 1024),
-        local: Mib(0),
-        healthy: true,
-        uid: None,
-        one_uid: true,
-        max_clients: None,
-        held: BTreeMap::new(),
-        guarantee: String::new(),
-        proof: String::new(),
-    }
-}
-
 fn ledger() -> Snapshot {
     let mut ledger = Ledger::new(Placement::Binpack);
     for (name, schedule, gib) in
         [("n1", Word::Mps, 15), ("n2", Word::Mps, 4), ("n3", Word::Share, 15)]
     {
-        let cards = [0, 1].map(|index| card(format!("GPU-{name}-{index}"), index, gib)).into();
+        let card =
+            |index| CardReport::example(format!("GPU-{name}-{index}"), index, Mib(gib << 10));
         ledger.set_node(Node {
             name: name.to_owned(),
             schedule,
             placement: None,
             max_pods: None,
-            cards,
+            cards: vec![card(0), card(1)],
         });
     }
     ledger.snapshot()
@@ -306,7 +290,7 @@ fn what_is_not_searched_for_is_answered_also_when_a_search_would_be_over() {
 fn nodes_in_one_state_are_answered_as_if_each_were_searched() {
     let names = ["n1", "n2", "n1-too", "n4", "n2-too", "n3"];
     let mut ledger = Ledger::new(Placement::Binpack);
-    let card = |index: u32, gib: u64| card(format!("GPU-{index}"), index, gib);
+    let card = |index, gib: u64| CardReport::example(format!("GPU-{index}"), index, Mib(gib << 10));
     for (name, gib) in [("n1", 15), ("n1-too", 15), ("n2", 4), ("n2-too", 4), ("n3", 40)] {
         ledger.set_node(Node {
             name: name.to_owned(),

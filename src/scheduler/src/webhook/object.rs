@@ -9,7 +9,7 @@ use mpsgate_cluster::admission::{
 use mpsgate_cluster::handlers::{Expression, Term, Where};
 use mpsgate_kubernetes::{LimitError, parse_limits};
 use mpsgate_model::printable::chain;
-use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal};
+use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal, Resource, parse_count};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{
     PROC, clean, inside, is_exempt, names_processes, pod_mount, pod_variables, touches,
@@ -37,6 +37,8 @@ const LONGEST_NAME: usize = 63;
 const DEVICES: &str = "/dev/nvidia";
 /// Of a device's path, what is told of it: characters.
 const LONGEST_DEVICE: usize = 128;
+/// How the resources of other plugins begin that give a card or a part of one.
+const OTHER_CARDS: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 /// `PATH_MAX` of Linux.
 const LONGEST_PATH: usize = 4096;
 
@@ -399,6 +401,7 @@ fn container(
         // Of two of a name the last counts, as in the container.
         visible_devices: visible.and_then(|(_, text)| text.map(ToOwned::to_owned)),
         names_cards: pod_variables(&variables) || objects(&container.volume_mounts).any(at_card),
+        other_card: other_card(container),
         limits,
         core_percentage,
         exempt: false,
@@ -513,6 +516,19 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
         }
     }
     Ok(found)
+}
+
+/// A resource by which another device plugin gives it a card: NVIDIA's, or one that goes by its
+/// name.
+fn other_card(container: &wire::Container) -> Option<String> {
+    let limits = &container.resources.0.as_ref()?.limits.ours;
+    let gives_one = |name: &str, count: &RawValue| {
+        OTHER_CARDS.iter().any(|start| name.starts_with(start))
+            && Resource::parse(name).is_none()
+            && parse_count(count.get().trim_matches('"')) != Ok(0)
+    };
+    let mut all = limits.iter().filter(|(name, count)| gives_one(name, count));
+    all.next().map(|(name, _)| name.chars().take(LONGEST_DEVICE).collect())
 }
 
 /// What a pod's selectors leave: its nodeSelector, else what every term of its required affinity

@@ -75,17 +75,12 @@ impl Reply {
         if texts.is_empty() {
             return self;
         }
-        let mut text = texts.join("\n");
         let more = match others.len() {
             0 => String::new(),
             more => format!("\nmpsgate: and {more} more containers are refused"),
         };
         let most = LONGEST_REFUSAL.saturating_sub(more.len());
-        if text.len() > most {
-            text.truncate(text.floor_char_boundary(most.saturating_sub('…'.len_utf8())));
-            text.push('…');
-        }
-        self.refused = Some(text + &more);
+        self.refused = Some(printable::cut_bytes(texts.join("\n"), most) + &more);
         self
     }
 
@@ -98,14 +93,9 @@ impl Reply {
     /// are in it.
     fn add(&mut self, text: &str) {
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let line = printable::plain(&line);
-        let cut: String = if line.chars().count() > LONGEST_WARNING {
-            line.chars().take(LONGEST_WARNING - 1).chain(['…']).collect()
-        } else {
-            line
-        };
-        if self.warnings.len() < MOST_WARNINGS && !self.warnings.contains(&cut) {
-            self.warnings.push(cut);
+        let line = printable::cut(&printable::plain(&line), LONGEST_WARNING).into_owned();
+        if self.warnings.len() < MOST_WARNINGS && !self.warnings.contains(&line) {
+            self.warnings.push(line);
         }
     }
 

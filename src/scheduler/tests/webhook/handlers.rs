@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_cluster::cards::Cards;
 use mpsgate_cluster::handlers::Known;
 use mpsgate_config::Exempt;
-use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
+use mpsgate_model::{GpuNode, HandlerReport, Mib, RuntimeClass};
 use serde_json::{Value, json};
 
 use super::{Case, asking, below, of_pod, pod, review, template, visible, with};
@@ -57,6 +58,12 @@ pub(crate) fn known() -> Known {
                 node("old", Err("has no annotation mpsgate.io/handlers".to_owned())),
             ),
         ]),
+        cards: Cards {
+            largest: [("gpu-1", 15), ("gpu-2", 80), ("gpu-3", 15)]
+                .map(|(name, gib)| (name.to_owned(), Some(Mib(gib * 1024))))
+                .into(),
+            is_current: true,
+        },
     }
 }
 

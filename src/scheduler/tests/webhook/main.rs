@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mpsgate_config::Ipc;
 use mpsgate_scheduler::webhook::{MUTATE, Mutation, Unreadable, VALIDATE, mutate, validate};
-use mpsgate_testing::golden::compare;
+use mpsgate_testing::golden::{compare, together};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -87,10 +87,9 @@ fn both() -> Mutation {
 #[test]
 fn the_table_reads_as_recorded() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/webhook.txt");
-    let mut text = String::new();
-    for (name, review) in cases() {
+    let blocks = cases().into_iter().map(|(name, review)| {
         let response = evaluated(&review);
-        writeln!(text, "# {name}").unwrap();
+        let mut text = String::new();
         if response["allowed"] == true {
             text.push_str("allowed\n");
         } else {
@@ -105,9 +104,9 @@ fn the_table_reads_as_recorded() {
         if let Some(patch) = changed(&review, &both()) {
             writeln!(text, "  patch: {patch}").unwrap();
         }
-        text.push('\n');
-    }
-    compare(path, &text);
+        (format!("# {name}\n"), text)
+    });
+    compare(path, &together(blocks).join("\n"));
 }
 
 /// The chart's conditions keep from the webhook what is nothing to it: `tests/chart` evaluates them

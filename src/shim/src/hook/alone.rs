@@ -1,13 +1,13 @@
-//! `mpsgate-hook createRuntime` without a grant: where an engine runs only the hook, or runs it for
-//! every container besides the runtime. It evaluates the bundle and what came out of it, and can
-//! only veto.
+//! `mpsgate-hook createRuntime` without a grant: for an engine that runs only the hook, or runs it
+//! for every container besides the runtime. It evaluates the bundle and the container that was
+//! made, and can only veto.
 //!
 //! ```text
 //! none of ours ──────────────► 0        request ──────────────► E_HOOK_ONLY
 //! granted by the runtime ────► 0        a way to a card ──────► its own refusal
 //! anything else: can it open a managed card? ──► E_DEVICE_OPEN │ 0
 //! ```
-//! What cannot be looked at stops nobody: a container is vetoed for what is seen of it.
+//! A failed look stops no container: only what was seen leads to a veto.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use crate::evaluate::{Evaluation, decide_unclean, rootless};
 use crate::grant::managed_nodes;
 use crate::marks::has_grant;
 
-/// Evaluates the container of a state.
+/// Evaluates the container of this state.
 pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     let (directory, mut bundle) = match load(state) {
         Ok(found) => found,
@@ -77,7 +77,7 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     }
 }
 
-/// The bundle: of the state, or where the hook is started, as crun before 1.27 names another.
+/// The bundle of the state, or the hook's working directory, as crun before 1.27 names another.
 fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
     let named = state.bundle.as_deref().unwrap_or_else(|| Path::new("."));
     let load = |directory: &Path| Bundle::load(&directory.join("config.json"));
@@ -88,8 +88,8 @@ fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
     Ok((std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned()), bundle))
 }
 
-/// Nothing of ours is mounted and no managed card opens in the container, whatever its spec says:
-/// hooks may have run before this one.
+/// Checks that no directory of mpsgate is mounted and no managed card opens in the container,
+/// whatever its spec: hooks may have run before this one.
 fn closed(state: &HookState, evaluation: &Evaluation) -> Result<(), Refusal> {
     let Some(pid) = state.pid.and_then(|pid| u32::try_from(pid).ok()) else { return Ok(()) };
     let checked = check_proc().and_then(|()| mounts::check(pid)).and_then(|()| {

@@ -1,5 +1,5 @@
-//! A container's cgroup: which directory controls its devices, how a process joins it, and that the
-//! container does not leave it.
+//! A container's cgroup: the directory that controls its devices, how a process joins it, and the
+//! check that the container does not leave it.
 
 use std::fs::File;
 use std::io;
@@ -10,25 +10,26 @@ use mpsgate_host::cgroup::{self, CgroupId};
 use mpsgate_model::{Code, Refusal};
 use nix::sched::{CloneFlags, setns};
 
-/// A container's cgroup as its devices see it: v1's `devices` hierarchy, or the one of v2.
+/// The cgroup that controls a container's devices: in v1's `devices` hierarchy, or in v2's.
 pub(super) struct Cgroup {
     /// Path and inode.
     pub(super) id: CgroupId,
-    /// The file that a process writes itself into.
+    /// The file into which a process writes its pid to join.
     pub(super) procs: PathBuf,
 }
 
-/// The cgroup of a process; `None` where the kernel shows none.
+/// The cgroup of a process; `None` if the kernel does not show it.
 pub(super) fn of(pid: u32) -> Option<Cgroup> {
     let directory = cgroup::of_devices(&cgroup::text_of(pid)?, cgroup::is_unified())?;
     Some(Cgroup { procs: directory.join("cgroup.procs"), id: CgroupId::of(&directory)? })
 }
 
-/// Refuses a container whose init is not at the root of its cgroup namespace. runc, crun and youki
-/// put it there: they make the namespace when the init is in the container's cgroup. Where it lies
-/// below (crun's `run.oci.delegate-cgroup`), what is between is the container's to write, and it
-/// leaves the init's cgroup; where it lies beside, the namespace is another's. Without a namespace
-/// of its own it writes cgroups by mounts alone, which are looked at by themselves.
+/// Refuses a container with an init that is not at the root of its cgroup namespace. runc, crun and
+/// youki put it there: they make the namespace when the init is in the container's cgroup. If the
+/// init is below the root (crun's `run.oci.delegate-cgroup`), the container can write the cgroups
+/// in between, and leave the init's cgroup. If it is beside the root, the namespace is another
+/// container's. Without a namespace of its own the container writes cgroups only by mounts, which
+/// have a check of their own.
 pub(super) fn check_root(pid: u32) -> Result<(), Refusal> {
     let refusal = |found: &str| {
         Err(Refusal::new(
@@ -46,8 +47,8 @@ pub(super) fn check_root(pid: u32) -> Result<(), Refusal> {
     }
 }
 
-/// `/proc/PID/cgroup` as it is read in the process's own cgroup namespace; `None` where that is
-/// ours, and before Linux 4.6, which has none.
+/// `/proc/PID/cgroup` as read in the process's own cgroup namespace; `None` if that is this
+/// process's, and before Linux 4.6, which has none.
 fn text_within(pid: u32) -> io::Result<Option<String>> {
     let open = |process: &str| File::open(format!("/proc/{process}/ns/cgroup"));
     let own = match open("self") {
@@ -61,12 +62,12 @@ fn text_within(pid: u32) -> io::Result<Option<String>> {
     }
     setns(&its, CloneFlags::CLONE_NEWCGROUP)?;
     let text = cgroup::text_of(pid);
-    // Else all paths of cgroups would be read from there.
+    // Without going back, all paths of cgroups would be read from there.
     setns(&own, CloneFlags::CLONE_NEWCGROUP)?;
     text.map(Some).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Whether a process is at the root, by its text as it is read from there.
+/// Whether a process is at the root, by its text as read from there.
 fn is_root(text: &str, unified: bool) -> bool {
     let of = |text: &str| cgroup::of_devices(text, unified);
     of(text).is_some() && of(text) == of("1:devices:/\n0::/\n")

@@ -1,5 +1,6 @@
-//! Proof by trying: a child in the container's cgroup opens the granted nodes, and cannot open
-//! others. Device rules cannot be read on cgroup v2, where they are a BPF program.
+//! Proves device access by trying: a child in the container's cgroup must open the granted nodes,
+//! and must fail to open the others. On cgroup v2 device rules cannot be read, because they are a
+//! BPF program.
 //!
 //! Works at createRuntime on runc and crun, cgroup v1 and v2 (measured, runc 1.1.5 and crun 1.21):
 //! a granted node gives success or, without a driver, ENXIO; a closed one EPERM.
@@ -20,7 +21,7 @@ use nix::unistd::{ForkResult, fork};
 
 use super::cgroup::Cgroup;
 
-/// A device that the child is to open, and whether it should succeed.
+/// A device for the child to open, and whether it should succeed.
 struct Probe<'a> {
     node: &'a DeviceNode,
     path: PathBuf,
@@ -36,12 +37,12 @@ impl Drop for Probe<'_> {
     }
 }
 
-/// What the child exits with.
+/// The child's exit status if all results are right.
 const AS_EXPECTED: u8 = 0;
-/// It could not join the cgroup.
+/// The child could not join the cgroup.
 const NOT_JOINED: u8 = 255;
 
-/// Checks that `granted` can be opened in the cgroup and `closed` cannot.
+/// Checks that the cgroup can open the `granted` nodes and cannot open the `closed` ones.
 pub(super) fn check(
     cgroup: Option<&Cgroup>,
     granted: &[DeviceNode],
@@ -55,8 +56,8 @@ pub(super) fn check(
     };
     let mut probes = Vec::new();
     for (nodes, open) in [(granted, true), (closed, false)] {
-        // Whoever injected the driver may have left an optional one out; a closed one is closed in
-        // any case.
+        // The driver files may have been injected without an optional node; a closed node must be
+        // closed in any case.
         for node in nodes.iter().filter(|node| !(open && node.is_optional())) {
             probes.push(probe(node, open).map_err(|why| failed(&why))?);
         }
@@ -67,7 +68,7 @@ pub(super) fn check(
             Some(probe) => Err(refusal(probe)),
         };
     }
-    // The exit status is the number of the first probe that came out wrong, from 1.
+    // The exit status is the number of the first wrong probe, from 1.
     match in_cgroup(cgroup, &probes)? {
         AS_EXPECTED => Ok(()),
         NOT_JOINED => Err(failed(&format!("{} cannot be written", cgroup.procs.display()))),
@@ -118,7 +119,7 @@ fn probe(node: &DeviceNode, open: bool) -> Result<Probe<'_>, String> {
     remove_leftovers(dev);
     let name = temporary_name(&format!("{}-{}", node.major, node.minor), std::process::id());
     let path = dev.join(name);
-    // Of a process that had our pid.
+    // A file that a process with the same pid left.
     let _ = std::fs::remove_file(&path);
     let device = makedev(node.major.into(), node.minor.into());
     mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device)
@@ -127,20 +128,20 @@ fn probe(node: &DeviceNode, open: bool) -> Result<Probe<'_>, String> {
     Ok(Probe { node, path, open, temporary: true })
 }
 
-/// Device rules of cgroup v1, which can be read, unlike those of v2. Trying costs more there: to
-/// move a process into a cgroup takes the kernel an RCU grace period, 2 to 12 ms (measured, Linux
+/// Device rules of cgroup v1. They can be read, unlike those of v2, and trying costs more there:
+/// moving a process into a cgroup takes the kernel an RCU grace period, 2 to 12 ms (measured, Linux
 /// 6.18).
 pub(crate) struct Rules(pub(crate) String);
 
 impl Rules {
-    /// `None` on v2, and where everything is allowed: the kernel then does not list what is denied.
+    /// `None` on v2, and if everything is allowed: the kernel then does not list denied devices.
     fn read(cgroup: &Cgroup) -> Option<Self> {
         let text = std::fs::read_to_string(cgroup.procs.with_file_name("devices.list")).ok()?;
         (!text.lines().any(|line| line.starts_with('a'))).then_some(Self(text))
     }
 
-    /// Whether a node is as open as it should be: a granted one for reading and writing at once,
-    /// one of another card not even for one of them.
+    /// Whether the rules give a node the right access: a granted one opens for reading and writing
+    /// at once, another card's not even for one of them.
     pub(crate) fn agree(&self, node: &DeviceNode, open: bool) -> bool {
         let mut found = self.0.lines().filter_map(|line| {
             // type major:minor access, as in devices.allow
@@ -157,8 +158,7 @@ impl Rules {
     }
 }
 
-/// Runs the probes in a child that has joined the cgroup, so that this process never has to leave
-/// it.
+/// Runs the probes in a child that joins the cgroup, so that this process never has to leave it.
 ///
 /// JUSTIFICATION for unsafe code: nothing but fork gives a process of the same program that can
 /// join another cgroup and end. One place.
@@ -193,7 +193,7 @@ fn run(cgroup: &Cgroup, probes: &[Probe<'_>]) -> u8 {
     }
     crash_point!("hook.probe_joined");
     for (number, probe) in (1..NOT_JOINED).zip(probes) {
-        // What was granted opens for both at once; what is closed must not open for either.
+        // A granted node opens for both at once; a closed one must not open for either.
         let ways: &[(bool, bool)] =
             if probe.open { &[(true, true)] } else { &[(true, false), (false, true)] };
         let is_open = ways.iter().any(|(read, write)| opens(&probe.path, *read, *write));
@@ -209,7 +209,7 @@ fn opens(path: &Path, read: bool, write: bool) -> bool {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
     match OpenOptions::new().read(read).write(write).custom_flags(flags.bits()).open(path) {
         Ok(_) => true,
-        // The rule let it through, and no driver is behind it.
+        // The rule let it through, but no driver is behind it.
         Err(error) => matches!(
             error.raw_os_error().map(Errno::from_raw),
             Some(Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::EBUSY)
@@ -231,7 +231,7 @@ mod tests {
         assert!(agrees(195, 0, true) && !agrees(195, 0, false));
         assert!(agrees(510, 7, true) && !agrees(510, 7, false));
         assert!(agrees(195, 1, false) && !agrees(195, 1, true));
-        // Reading alone is neither what was granted nor closed.
+        // Reading alone is the access of neither a granted nor a closed node.
         assert!(!agrees(195, 255, true) && !agrees(195, 255, false));
     }
 }

@@ -1,5 +1,5 @@
-//! What was mounted is looked at again where the container stands: the path of a source may have
-//! been made to lead elsewhere since the runtime's spec was evaluated.
+//! Checks the mounts again in the container: the path of a source may have been made to lead
+//! elsewhere since the runtime's spec was evaluated.
 
 mod standing;
 
@@ -21,7 +21,7 @@ use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
 use crate::mounts::{ENTRIES_MAX, OURS, walk, with_layer};
 
 const ONLY_ROOTS: &str = "mount from a path that only root can change, or leave the mount out";
-/// Where POSIX shared memory is.
+/// The directory of POSIX shared memory.
 const SHM: &str = "/dev/shm";
 
 /// The mounts of a container's init.
@@ -29,10 +29,10 @@ pub(super) struct Mounts {
     pid: u32,
     all: Vec<Line>,
     own: Vec<Line>,
-    /// Those that are not the node's own.
+    /// Mounts that are not the node's own.
     new: Vec<Line>,
     located: Vec<Located>,
-    /// Read where it is asked for.
+    /// Read on first use.
     standing: OnceCell<Option<Standing>>,
 }
 
@@ -48,7 +48,7 @@ impl Mounts {
         Ok(Self { pid, all, own, new, located, standing: OnceCell::new() })
     }
 
-    /// Those of a container that has a grant, and starts with all that can be checked.
+    /// The mounts of a container with a grant, which starts only if all checks are possible.
     pub(super) fn of_granted(pid: u32) -> Result<Self, Refusal> {
         Self::of(pid).map_err(|error| {
             let sentence = format!("its mounts cannot be looked at: {error}");
@@ -56,14 +56,14 @@ impl Mounts {
         })
     }
 
-    /// Of one container: the first state that is given counts.
+    /// For one container: the first state that is given counts.
     fn standing(&self, state: &HookState) -> Option<&Standing> {
         self.standing.get_or_init(|| Standing::of(state, &self.all)).as_ref()
     }
 
-    /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the
-    /// last mount there. `servers`: device and inode of what the MPS servers have at theirs, which
-    /// is ours, too.
+    /// What is mounted last at the container's `/dev/shm`, before the runtime makes its root the
+    /// root. `servers`: device and inode of the MPS servers' `/dev/shm`, which is this process's,
+    /// too.
     pub(super) fn shm(&self, state: &HookState, servers: Option<Inode>) -> Shm {
         let place = Path::new(SHM);
         let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
@@ -74,20 +74,19 @@ impl Mounts {
         match there {
             Some(line) if ours.place.is_of(line) => Shm::Servers,
             Some(line) => Shm::Other(format!("a {} of its own", printable::value(&line.fs_type))),
-            // One at another place has come there by a link of the image.
+            // A mount at another place has come there by a link of the image.
             None if self.new.iter().any(|line| ours.place.is_of(line)) => Shm::Servers,
             None => Shm::Other("no mount".to_owned()),
         }
     }
 
-    /// Where a procfs of the node is mounted.
+    /// The place of a mounted procfs of the node.
     pub(super) fn procfs_of_node(&self) -> Option<String> {
         let line = info::processes::of_node(&self.new, &self.own)?;
         Some(line.point.display().to_string())
     }
 
-    /// Refuses an overlay with a layer that counts, whoever mounted it: in the container, or on the
-    /// node before.
+    /// Refuses an overlay with a layer that counts, in the container or below it on the node.
     fn check_overlays(&self, counts: impl Fn(MountKind) -> bool) -> Result<(), Refusal> {
         let overlays: Vec<&Line> = self.new.iter().filter(|line| line.is_overlay()).collect();
         if overlays.is_empty() {
@@ -100,10 +99,11 @@ impl Mounts {
         self.overlay_of_ours(&overlays, with_above).map_or(Ok(()), |line| Err(exchanged(line)))
     }
 
-    /// Of the container's overlays one with a layer of ours, or `with_above` of a directory above.
-    /// Its line names layers as their mount's options did, and not what these led to then: so it is
-    /// asked of what it shows. Not the root, whose layers its engine has named: our directories
-    /// would be read for each container.
+    /// Of the container's overlays, one with a layer of mpsgate's directories, or with `with_above`
+    /// of a directory above those. The overlay's line has the names from the mount's options, and
+    /// not what these led to at that time, so the overlay's content is compared. The root is left
+    /// out, because the engine has named its layers, and every container would cost a read of
+    /// mpsgate's directories.
     fn overlay_of_ours<'a>(&self, overlays: &[&'a Line], with_above: bool) -> Option<&'a Line> {
         let mut overlays = overlays.iter().filter(|line| !line.is_on_itself(&self.all)).peekable();
         overlays.peek()?;
@@ -113,8 +113,8 @@ impl Mounts {
         overlays.find(|line| prints.are_in(&at(line))).copied()
     }
 
-    /// A container with a grant: nothing of ours but its own door, nothing that holds ours, and no
-    /// cgroups but its own.
+    /// Checks a container with a grant: of mpsgate's directories it may have only its own door, and
+    /// of the cgroups only its own.
     pub(super) fn check_granted(
         &self,
         state: &HookState,
@@ -123,14 +123,15 @@ impl Mounts {
     ) -> Result<(), Refusal> {
         let mut ours = info::ours(&self.new, &self.all, &self.located);
         if let Some(client) = Located::of(Path::new(client_dir), &self.own) {
-            // The runtime mounts it, once: wherever one more stands, a source was led to it.
+            // The runtime mounts it once: a second one comes from a source that was made to lead
+            // there.
             let own = ours.iter().position(|line| client.place.is_of(line));
             own.map(|at| ours.remove(at));
         }
         if let Some(line) = ours.first() {
             return Err(exchanged(line));
         }
-        // What stands outside of the container's root is the node's.
+        // A mount outside of the container's root is the node's.
         let is_its = |line: &&Line| {
             self.standing(state).is_none_or(|standing| standing.place(line).is_some())
         };
@@ -147,7 +148,7 @@ impl Mounts {
                 ONLY_ROOTS,
             ));
         }
-        // Ours, and what holds them.
+        // Layers of mpsgate's directories, and of directories above.
         self.check_overlays(|_| true)?;
         self.check_cgroups(state, pid)
     }
@@ -173,9 +174,9 @@ impl Mounts {
     }
 }
 
-/// A container without a grant: nothing of ours is mounted.
+/// Checks a container without a grant: none of mpsgate's directories may be mounted.
 pub(super) fn check(pid: u32) -> Result<(), Refusal> {
-    // What cannot be looked at stops nobody.
+    // A failed look stops no container.
     let Ok(mounts) = Mounts::of(pid) else { return Ok(()) };
     let ours = info::ours(&mounts.new, &mounts.all, &mounts.located);
     if let Some(line) = ours.first() {
@@ -184,8 +185,8 @@ pub(super) fn check(pid: u32) -> Result<(), Refusal> {
     mounts.check_overlays(|kind| kind == MountKind::Ours)
 }
 
-/// What tells an entry of a directory from any other of its name. An overlay shows a layer's own;
-/// nobody can set the time of a change.
+/// The identity of a directory entry among others of its name. An overlay shows a layer's own
+/// entries, and nobody can set the time of a change.
 #[derive(Debug, PartialEq, Eq)]
 struct Print {
     changed: (i64, i64),
@@ -198,11 +199,11 @@ impl Print {
     }
 }
 
-/// The entries of directories of ours, by their names.
+/// The entries of mpsgate's directories, by their names.
 struct Prints(HashMap<OsString, Vec<Print>>);
 
 impl Prints {
-    /// `with_above`: and their own, with those of the directories above.
+    /// `with_above`: also the directories themselves, with those above.
     fn of<'a>(directories: impl Iterator<Item = &'a Path>, with_above: bool) -> Self {
         let mut prints: HashMap<OsString, Vec<Print>> = HashMap::new();
         let mut add = |name: OsString, meta: &Metadata| {
@@ -219,7 +220,7 @@ impl Prints {
         Self(prints)
     }
 
-    /// Whether one of them stands in a directory, too.
+    /// Whether one of these entries is in a directory, too.
     fn are_in(&self, directory: &Path) -> bool {
         let Ok(entries) = std::fs::read_dir(directory) else { return false };
         entries.flatten().take(ENTRIES_MAX).any(|entry| {
@@ -259,8 +260,8 @@ fn controls(line: &Line) -> bool {
         && (line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
 }
 
-/// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it, and
-/// not one above, by which it would leave that.
+/// Whether a mount shows the container's own cgroup, as in its init's `/proc/PID/cgroup`, and not
+/// one above, by which the container would leave its own.
 fn is_own(line: &Line, cgroups: &str) -> bool {
     cgroups.lines().filter_map(Membership::parse).any(|member| {
         let is_of_it = if line.fs_type == "cgroup2" {
@@ -296,7 +297,7 @@ mod tests {
         let print = |path: PathBuf| Print::of(&std::fs::metadata(path).unwrap());
         let is_same = |name: &str| print(copy.join(name)) == print(ours.join(name));
         std::fs::write(copy.join("tokens/key"), "k").unwrap();
-        // Until the kernel's clock has gone on.
+        // Waits until the kernel's clock has moved on.
         while is_same("tokens") || is_same("tokens/key") {
             std::fs::remove_file(copy.join("tokens/key")).unwrap();
             std::fs::write(copy.join("tokens/key"), "k").unwrap();
@@ -304,7 +305,7 @@ mod tests {
         assert!(prints.are_in(&ours) && prints.are_in(&ours.join("tokens")));
         assert!(!prints.are_in(&copy) && !prints.are_in(&copy.join("tokens")));
         assert!(!prints.are_in(dir.path()) && !prints.are_in(Path::new("/no/such")));
-        // A directory above shows ours itself, or one above that.
+        // A directory above has the directory itself, or one above that.
         let with_above = Prints::of([ours.as_path()].into_iter(), true);
         assert!(with_above.are_in(dir.path()) && with_above.are_in(dir.path().parent().unwrap()));
         assert!(with_above.are_in(&ours) && !with_above.are_in(&copy));
@@ -320,7 +321,7 @@ mod tests {
         std::fs::write(real.join("config.json"), spec).unwrap();
         let state = serde_json::json!({ "id": "a", "bundle": real }).to_string();
         let state = HookState::parse(state.as_bytes()).unwrap();
-        // The mount of the test's own directory holds it, as if that were ours.
+        // The mount of the test's own directory contains it, as if that were mpsgate's.
         let own = info::of("self").unwrap();
         let located = Located::of(&real, &own).unwrap();
         let mut node = own.iter().find(|line| located.is_below(line)).unwrap().clone();
@@ -358,7 +359,7 @@ mod tests {
             mounts.check_overlays(counts).map_err(|refusal| refusal.code)
         };
         let of_ours: fn(MountKind) -> bool = |kind| kind == MountKind::Ours;
-        // What is not there is ours by its name.
+        // A path that is missing counts by its name.
         for (root, options) in [
             ("/", "lowerdir=/usr:/run/mpsgate/mps/99"),
             ("/", "lowerdir=/usr,upperdir=/run/mpsgate/mps/99,workdir=/w"),

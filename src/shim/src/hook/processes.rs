@@ -1,5 +1,5 @@
-//! Whose processes the container that came out sees. The spec was decided about before: a source
-//! may lead elsewhere since, and a PID namespace that was named by a process may be another's.
+//! Checks which processes the container sees. The decision about the spec came before: since then a
+//! source may lead elsewhere, and a PID namespace that is named by a process may be another one.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::mounts::Mounts;
 use crate::facts::inode;
 use crate::report::Report;
 
-/// Refuses a container with a grant that sees the node's, unless the settings let it through.
+/// Refuses a container with a grant that sees the node's processes, unless the settings allow it.
 pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
     let namespace = |of: &str| inode(Path::new(&format!("/proc/{of}/ns/pid")));
     let procfs = mounts.procfs_of_node();
@@ -20,10 +20,10 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     if procfs.is_none() && own.is_some() && its.is_some() && own != its {
         return Ok(());
     }
-    // A configuration that cannot be read is the strictest.
+    // A settings file that cannot be read counts as the strictest.
     let policy = Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.host_pid);
     let note = seen_by_hook(procfs.as_deref(), policy.unwrap_or(HostPid::Refuse))?;
-    // mpsgated tells of what the spec showed once.
+    // mpsgated has already reported what the spec showed.
     let mut report = Report::of_hook();
     report.name(&state.id);
     report.noted(&note, None);

@@ -1,7 +1,7 @@
-//! Says why the hook vetoes. runc puts a hook's standard error into its own error. crun gives hooks
-//! `/dev/null` (crun 1.21, `run_process_child`), and a person would read no more than `error
-//! executing hook`: there the reason goes where the runtime's own words go, its standard error and
-//! its `--log`.
+//! Reports why the hook vetoes. runc puts a hook's standard error into its own error. crun gives
+//! hooks `/dev/null` (crun 1.21, `run_process_child`), and a person would read only `error
+//! executing hook`. So under crun the reason goes where the runtime's own messages go, its standard
+//! error and its `--log`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use nix::fcntl::OFlag;
 
 use crate::process;
 
-/// Writes `text` to standard error, or past a runtime that throws that away.
+/// Writes `text` to standard error, or past a runtime that discards that.
 pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
     if !is_heard() {
@@ -26,8 +26,8 @@ pub(super) fn say(text: &str) {
     }
 }
 
-/// Writes `text` to standard error, or to that of our parent, which has thrown ours away: Podman
-/// gives its `precreate` hooks `/dev/null` (4.3, `pkg/hooks/exec`).
+/// Writes `text` to standard error, or to that of the parent if this process has none: Podman gives
+/// its `precreate` hooks `/dev/null` (4.3, `pkg/hooks/exec`).
 pub(crate) fn say_to_parent(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
     if !is_heard() {
@@ -45,7 +45,7 @@ fn is_heard() -> bool {
 
 fn past(runtime: u32, text: &str) {
     let Ok(cmdline) = std::fs::read(format!("/proc/{runtime}/cmdline")) else { return };
-    // The runtime may be gone, and the pid another's.
+    // The runtime may have ended, and another process may have its pid.
     let Some((log, format)) = log_of(&cmdline) else { return };
     if let Some(log) = log {
         let now = runtime_log::rfc3339(SystemTime::now());
@@ -56,12 +56,13 @@ fn past(runtime: u32, text: &str) {
 
 fn to_stderr_of(pid: u32, text: &str) {
     let text = format!("{text}\n");
-    // The very descriptor: in a file its owner would write over what was appended.
+    // This opens the very descriptor: in a file its owner would overwrite appended text.
     if let Some(stderr) = process::descriptor_of(pid, 2) {
         let _ = File::from(stderr).write_all(text.as_bytes());
         return;
     }
-    // Appended, because it may be a file. A socket cannot be opened this way: then the log is all.
+    // Appended, because it may be a file. A socket cannot be opened this way: then only the log has
+    // the text.
     let stderr = OpenOptions::new()
         .append(true)
         .custom_flags(OFlag::O_NOCTTY.bits())

@@ -1,5 +1,5 @@
-//! `/proc/PID/mountinfo`, and where directories are by it: a device and a path on it, whatever is
-//! mounted where.
+//! Reads `/proc/PID/mountinfo`, and identifies directories by it: by a device and a path on it,
+//! whatever is mounted where.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -17,19 +17,19 @@ use nix::sys::stat::makedev;
 pub(crate) mod cards;
 pub(crate) mod processes;
 
-/// Controllers by which a container gets out of its device rules or its grant, or holds others up.
+/// Controllers by which a container could leave its device rules or its grant, or delay others.
 pub(crate) const WRITABLE_CONTROLLERS: [&str; 3] = ["devices", "memory", "freezer"];
 
-/// One mount, as proc_pid_mountinfo(5) has it.
+/// One mount, as in proc_pid_mountinfo(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     id: u64,
     parent: u64,
-    /// As `st_dev` has it on most file systems.
+    /// The device number; equal to `st_dev` on most file systems.
     pub(crate) device: u64,
-    /// What of the file system is shown.
+    /// The part of the file system that is shown.
     pub(crate) root: PathBuf,
-    /// Where.
+    /// The place of the mount.
     pub(crate) point: PathBuf,
     pub(crate) read_only: bool,
     pub(crate) fs_type: String,
@@ -72,8 +72,8 @@ impl Line {
         is_overlay(&self.fs_type)
     }
 
-    /// Of an overlay what lies behind what it shows, or behind a path below that. Relative names
-    /// are left out: nobody tells where they begin, and engines write those of their images so.
+    /// The layers behind an overlay, or behind a path below it. Relative names are left out: their
+    /// beginning is unknown, and engines write the layers of their images so.
     pub(crate) fn layers(&self, below: &Path) -> Vec<Layer> {
         if !self.is_overlay() {
             return Vec::new();
@@ -84,7 +84,7 @@ impl Line {
         named.map(|top| Layer { top, rest: rest.to_owned() }).collect()
     }
 
-    /// Whether it shows the same as the mount that it stands on: a root that was one before.
+    /// Whether it shows the same as the mount below it: a root that was a mount before.
     pub(crate) fn is_on_itself(&self, all: &[Self]) -> bool {
         all.iter().any(|below| below.id == self.parent && below.is_copy_of(self))
     }
@@ -93,7 +93,8 @@ impl Line {
         Place { device: self.device, path: self.root.clone() }
     }
 
-    /// The same thing at the same place, in another mount namespace or on top of the other.
+    /// Whether both are the same mount at the same place, in two mount namespaces or one on top of
+    /// the other.
     pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
         self.device == other.device && self.root == other.root && self.point == other.point
     }
@@ -119,8 +120,8 @@ fn path(text: &str) -> PathBuf {
     std::ffi::OsString::from_vec(bytes).into()
 }
 
-/// The layers that an option of an overlay names. Kernels escape what they show as a whole, or each
-/// name of a list: both readings count, as a wrong one leads nowhere.
+/// The layers that an option of an overlay names. Kernels escape the whole option, or each name of
+/// a list: both readings count, because a wrong one leads nowhere.
 fn named(option: &str) -> Vec<PathBuf> {
     let mut named: Vec<PathBuf> =
         Layers::of(&path(option).to_string_lossy()).paths.into_iter().map(PathBuf::from).collect();
@@ -130,17 +131,17 @@ fn named(option: &str) -> Vec<PathBuf> {
     named
 }
 
-/// Without the slash that joining nothing leaves.
+/// Joins both, without a slash after `path` if `rest` is empty.
 fn joined(path: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { path.to_owned() } else { path.join(rest) }
 }
 
-/// What an overlay shows of one of its layers.
+/// The part of a layer that an overlay shows.
 #[derive(Debug)]
 pub(crate) struct Layer {
     /// The layer's directory.
     pub(crate) top: PathBuf,
-    /// What of it.
+    /// The path below it.
     pub(crate) rest: PathBuf,
 }
 
@@ -149,7 +150,7 @@ impl Layer {
         joined(&self.top, &self.rest)
     }
 
-    /// Whether no link leads from what it shows to elsewhere: an overlay follows none.
+    /// Whether no link leads elsewhere from the shown path: an overlay follows none.
     pub(crate) fn is_in_place(&self) -> bool {
         let real = |path: &Path| std::fs::canonicalize(path).ok();
         let found = real(&self.top).zip(real(&self.shown()));
@@ -157,13 +158,13 @@ impl Layer {
     }
 }
 
-/// The mounts that a process sees: a pid or `self`.
+/// The mounts of a process: a pid or `self`.
 pub(crate) fn of(process: &str) -> io::Result<Vec<Line>> {
     let bytes = std::fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(text(&bytes).lines().filter_map(Line::parse).collect())
 }
 
-/// Our own mounts, read where they are first asked for; none where they cannot be read.
+/// This process's mounts, read on first use; none if they cannot be read.
 #[derive(Debug, Default)]
 pub(crate) struct Own(OnceCell<Vec<Line>>);
 
@@ -173,8 +174,7 @@ impl Own {
     }
 }
 
-/// Bytes that are no text are written as the kernel writes blanks, so that no path looks like
-/// another.
+/// Writes bytes that are not text as the kernel writes blanks, so that no path looks like another.
 fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -192,41 +192,40 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether a mount shows this or something below.
+    /// Whether a mount shows this or a path below it.
     pub(crate) fn holds(&self, line: &Line) -> bool {
         line.device == self.device && line.root.starts_with(&self.path)
     }
 
-    /// Whether a mount shows this or a directory above.
+    /// Whether a mount shows this or a directory above it.
     fn is_below(&self, line: &Line) -> bool {
         line.device == self.device && self.path.starts_with(&line.root)
     }
 
-    /// Whether a mount shows just this.
+    /// Whether a mount shows exactly this.
     pub(crate) fn is_of(&self, line: &Line) -> bool {
         *self == line.place()
     }
 }
 
-/// Opened to be looked at: neither read nor waited for, whatever it is. Links are followed as
-/// mount(2) does.
+/// Opens a path without reading or waiting, whatever it is. Links are followed as in mount(2).
 fn opened(path: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()
 }
 
-/// Where an open file is, without links.
+/// The path of an open file, without links.
 fn place(file: &File) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
-/// The mount of ours that a path is on, and the path without links.
+/// The mount of this process that a path is on, and the path without links.
 fn mount_of<'a>(path: &Path, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
     mount_of_file(&opened(path)?, own)
 }
 
-/// The same of an open file.
+/// The same for an open file.
 fn mount_of_file<'a>(file: &File, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
-    // Names do not tell which of two mounts at one place is seen.
+    // Names do not show which of two mounts at one place is visible.
     let text =
         mpsgate_host::procfs::text(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
@@ -234,7 +233,7 @@ fn mount_of_file<'a>(file: &File, own: &'a [Line]) -> Option<(&'a Line, PathBuf)
     Some((own.iter().find(|line| line.id == id)?, place(file)?))
 }
 
-/// What lies behind a path of the node that is on an overlay.
+/// The layers behind a path of the node that is on an overlay.
 pub(crate) fn layers_at(path: &Path, own: &[Line]) -> Vec<Layer> {
     let found = mount_of(path, own);
     let layers = found.and_then(|(line, place)| {
@@ -243,17 +242,17 @@ pub(crate) fn layers_at(path: &Path, own: &[Line]) -> Vec<Layer> {
     layers.unwrap_or_default()
 }
 
-/// Where a directory of the node is, among our own mounts.
+/// A directory of the node, and its place among this process's mounts.
 #[derive(Debug, Clone)]
 pub(crate) struct Located {
     pub(crate) place: Place,
-    /// Where it is mounted, by the mount above; `None` where it is no mount itself.
+    /// The place of its mount on the mount above; `None` if it is not a mount itself.
     mounted_at: Option<Place>,
     canonical: PathBuf,
 }
 
 impl Located {
-    /// `None` where there is no such directory.
+    /// `None` if there is no such directory.
     pub(crate) fn of(path: &Path, own: &[Line]) -> Option<Self> {
         let (line, canonical) = mount_of(path, own)?;
         let below = |line: &Line, path: &Path| {
@@ -269,7 +268,7 @@ impl Located {
         })
     }
 
-    /// Whether a mount shows a directory above, be it of the one that this one is mounted on.
+    /// Whether a mount shows a directory above, also above the place on which this one is mounted.
     pub(crate) fn is_below(&self, line: &Line) -> bool {
         self.place.is_below(line) || self.mounted_at.as_ref().is_some_and(|at| at.is_below(line))
     }
@@ -285,8 +284,8 @@ impl Located {
     }
 }
 
-/// Mounts that a process has and we do not, with all that stands on them; all of its mounts, but
-/// for those at directories of ours, where it has no mount namespace of its own.
+/// Mounts that a process has and this one has not, with all mounts on top of them. Without a mount
+/// namespace of its own, all of its mounts except those at mpsgate's directories.
 pub(crate) fn new_ones<'a>(
     its: &'a [Line],
     own: &[Line],
@@ -302,8 +301,8 @@ pub(crate) fn new_ones<'a>(
     for line in own {
         left.entry(&line.point).or_default().push(line);
     }
-    // A namespace begins with one copy of each mount. Another copy is the container's: runtimes
-    // bind a root on itself, with all that is mounted below it.
+    // A namespace begins with one copy of each mount. A second copy is the container's: runtimes
+    // bind a root on itself, with all mounts below it.
     let mut is_copy = |line: &Line| {
         let Some(at) = left.get_mut(&*line.point) else { return false };
         let found = at.iter().position(|own| own.is_copy_of(line));
@@ -311,9 +310,10 @@ pub(crate) fn new_ones<'a>(
     };
     let mut new: HashSet<u64> =
         its.iter().filter(|line| !is_copy(line)).map(|line| line.id).collect();
-    // What stands on a new mount is new, also where shared propagation has brought it to us, at the
-    // same place. The root itself comes to nobody: pivot_root(2) refuses a root whose parent is
-    // shared. In several rounds, as a mount that was moved may stand before the one below it.
+    // A mount on top of a new mount is new, even if shared propagation has brought it here, at the
+    // same place. The root itself is never propagated: pivot_root(2) refuses a root with a shared
+    // parent. This takes several rounds, because a mount that was moved may come before the one
+    // below it.
     loop {
         let on_new = |line: &&Line| new.contains(&line.parent) && !new.contains(&line.id);
         let more: Vec<u64> = its.iter().filter(on_new).map(|line| line.id).collect();
@@ -325,8 +325,8 @@ pub(crate) fn new_ones<'a>(
     its.iter().filter(|line| new.contains(&line.id)).collect()
 }
 
-/// Of a container's new mounts those that show something of ours, but for what a bind of a
-/// directory above brought.
+/// A container's new mounts of mpsgate's directories, except those that came with a bind of a
+/// directory above.
 pub(crate) fn ours<'a>(new: &'a [Line], all: &[Line], located: &[Located]) -> Vec<&'a Line> {
     new.iter()
         .filter(|line| {
@@ -335,8 +335,8 @@ pub(crate) fn ours<'a>(new: &'a [Line], all: &[Line], located: &[Located]) -> Ve
         .collect()
 }
 
-/// Of a container's new mounts those that show ours or a directory above, as all of it or with what
-/// is mounted there.
+/// A container's new mounts of mpsgate's directories or of directories above them, whole or with
+/// the part that is mounted there.
 pub(crate) fn above_ours<'a>(new: &'a [Line], located: &[Located]) -> Vec<&'a Line> {
     new.iter().filter(|line| located.iter().any(|ours| ours.is_below(line))).collect()
 }
@@ -398,7 +398,7 @@ mod tests {
         };
         assert_eq!(points(ours(&all, &all, &ours_at)), ["/b/rootfs/m", "/b/rootfs/n"]);
         assert_eq!(points(above_ours(&all, &ours_at)), ["/b/rootfs/n", "/b/rootfs/p"]);
-        // Those that we have too are not the container's.
+        // Mounts that this process has too are not the container's.
         let new = new_ones(&all, all.get(1..).unwrap(), false, &ours_at);
         assert_eq!(points(new), ["/b/rootfs/m"]);
     }
@@ -426,7 +426,7 @@ mod tests {
             let is_found = |path: &&str| found.iter().any(|one| one == Path::new(path));
             assert!(expected.iter().all(is_found), "{options}: {found:?}");
         }
-        // An image's, as Docker and containerd mount it.
+        // Layers of an image, as Docker and containerd mount it.
         assert!(shown("/", "overlay", "lowerdir=l/AB:l/CD,upperdir=x/diff", "").is_empty());
         assert!(shown("/", "overlay", "workdir=/w,metacopy=on", "").is_empty());
         assert!(shown("/", "tmpfs", "lowerdir=/a", "").is_empty());
@@ -441,7 +441,7 @@ mod tests {
         let own = of("self").unwrap();
         let (line, place) = mount_of(&here, &own).unwrap();
         assert_eq!(place, here);
-        // As if an overlay were mounted there, of which `/sub` is shown.
+        // As if an overlay were mounted there, with `/sub` shown.
         let overlay = Line {
             root: "/sub".into(),
             point: here.clone(),
@@ -471,7 +471,7 @@ mod tests {
             "3 1 0:24 /x /n rw shared:3 - tmpfs t rw",
             "4 1 0:50 / /b/rootfs rw shared:4 - overlay o rw",
         ];
-        // As its namespace begins, with propagation like this or less.
+        // The beginning of its namespace, with propagation like this or less.
         let begun = [
             "21 20 8:1 / / rw shared:1 - ext4 d rw",
             "22 21 0:24 / /run rw master:2 - tmpfs t rw",
@@ -505,7 +505,7 @@ mod tests {
             [30, 31],
             "made before what it stands on"
         );
-        // The bind of the root brings what the node has mounted below.
+        // The bind of the root brings the node's mounts below it.
         let brought = [format!("25 24 {of_ours}"), root.to_owned(), format!("32 31 {of_ours}")];
         assert_eq!(new(std::slice::from_ref(&propagated), &brought), [31, 32]);
         let of_node = [format!("25 24 {of_ours}")];

@@ -1,4 +1,4 @@
-//! The store's files: keys, and for each key who has brought its tokens.
+//! The store's files: the keys, and for each key the bearers of its tokens.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -13,7 +13,7 @@ use crate::{Bearer, Id, Key, KeyId, Keys, StoreError, TokenId, Uses};
 
 pub(super) const KEYS: &str = "keys.json";
 const USES: &str = ".uses";
-/// Added to a record that has a line that is none.
+/// The suffix of a damaged record's copy.
 const DAMAGED: &str = ".damaged";
 
 pub(super) fn uses_path(directory: &Path, key: KeyId) -> PathBuf {
@@ -31,7 +31,7 @@ pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
     move |source| StoreError::Io { action, path, source }
 }
 
-/// Random bytes of the kernel's; `directory` stands in the error.
+/// Random bytes of the kernel; `directory` is named in the error.
 pub(super) fn random<const N: usize>(directory: &Path) -> Result<[u8; N], StoreError> {
     mpsgate_host::random::bytes().map_err(io_error("get random bytes for", directory))
 }
@@ -46,7 +46,7 @@ fn open_options() -> OpenOptions {
     options
 }
 
-/// Whether nobody but us can have read or written it.
+/// Checks that only this user can have read or written it.
 pub(super) fn own(
     path: &Path,
     found: &std::fs::Metadata,
@@ -65,7 +65,7 @@ pub(super) fn own(
     Ok(())
 }
 
-/// A file of ours, where it is there.
+/// Opens a file of the store, if it is there.
 fn open_own(path: &Path) -> Result<Option<(File, u64)>, StoreError> {
     let file = match open_options().read(true).open(path) {
         Ok(file) => file,
@@ -100,8 +100,7 @@ pub(super) fn write_keys(directory: &Path, keys: &Keys) -> Result<(), StoreError
         .map_err(io_error("write", &path))
 }
 
-/// Puts a use on disk, then takes note of it. What a failed one left behind is written over by the
-/// next.
+/// Puts a use on disk, then records it in memory. The next write overwrites what a failed one left.
 pub(super) fn append(path: &Path, uses: &mut Uses, id: TokenId, bearer: &Bearer) -> io::Result<()> {
     let line = Uses::line(id, bearer)?;
     let file = open_options().write(true).create(true).truncate(false).open(path)?;

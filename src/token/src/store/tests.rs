@@ -65,7 +65,7 @@ fn an_old_key_lasts_as_long_as_a_pod_that_used_it() {
     let pod = bearer("p", "c");
     store.confirm(&used, &pod).unwrap();
     assert_eq!(store.rotate(ROTATE_AFTER_MS - 1).unwrap(), None);
-    // A clock that was set back is no reason.
+    // A clock that was set back is no reason to rotate.
     assert_eq!(Store::open(dir.path(), 5).unwrap().rotate(0).unwrap(), None);
     let now = ROTATE_AFTER_MS;
     let second = store.rotate(now).unwrap().unwrap();
@@ -73,14 +73,14 @@ fn an_old_key_lasts_as_long_as_a_pod_that_used_it() {
     let fresh = store.sign(1024, None, None).unwrap();
     assert!(fresh.contains(&second.to_string()));
 
-    // A week for what was not used yet, whoever lives.
+    // A key stays a week for tokens that were not used yet, whether or not a pod lives.
     assert!(store.retire(|_| false, now + UNUSED_AFTER_MS - 1).unwrap().is_empty());
     let mut store = Store::open(dir.path(), now).unwrap();
     for token in [&used, &fresh] {
         let mut again = Store::open(dir.path(), now).unwrap();
         again.confirm(token, &pod).unwrap();
     }
-    // And for ever where its pod lives.
+    // A key stays for ever while its pod lives.
     let later = now + 100 * UNUSED_AFTER_MS;
     assert!(store.retire(|uid| uid == "p", later).unwrap().is_empty());
     let first = store.keys.all().next().unwrap().id;
@@ -140,7 +140,7 @@ fn a_list_of_keys_that_cannot_be_read_is_kept() {
 }
 
 #[test]
-fn a_damaged_record_lets_known_containers_go_on_and_nobody_take_a_token_twice() {
+fn a_damaged_record_keeps_known_containers_and_lets_no_token_be_used_twice() {
     let dir = directory();
     let mut store = Store::open(dir.path(), 0).unwrap();
     let tokens: Vec<String> = (0..3).map(|_| store.sign(1024, None, None).unwrap()).collect();
@@ -175,7 +175,7 @@ fn a_damaged_record_lets_known_containers_go_on_and_nobody_take_a_token_twice() 
     assert!(!path.exists() && !damaged_path(&path).exists());
 }
 
-/// A thousandth of what is taken for large.
+/// A thousandth of the usual sizes.
 const SMALL: Sizes =
     Sizes { rotate: SIZES.rotate >> 10, tidy: SIZES.tidy >> 10, close: SIZES.close >> 10 };
 
@@ -183,7 +183,7 @@ fn small(directory: &Path, now_ms: u64) -> Result<Store, StoreError> {
     Store::open_with(directory, now_ms, SMALL)
 }
 
-/// So many uses of the newest key, by pods `old-N`, as an earlier version wrote them.
+/// Adds uses of the newest key by pods `old-N`, as an earlier version wrote them.
 fn fill(store: &Store, bytes: u64) -> PathBuf {
     let path = uses_path(&store.directory, store.keys.newest().id);
     let mut text = std::fs::read(&path).unwrap_or_default();
@@ -238,7 +238,7 @@ fn what_is_too_large_in_sum_closes_the_oldest_keys() {
     let first = store.keys.newest().id;
     let path = fill(&store, SMALL.close + 1);
     let mut store = small(dir.path(), 1).unwrap();
-    // All of these pods live, as far as anybody knows.
+    // All of these pods live, as far as is known.
     store.tidy(|uid| uid == "lives" || uid.starts_with("old-"));
     assert_eq!(store.news(), [News::Closed { key: first }]);
     let mut store = small(dir.path(), 2).unwrap();
@@ -255,7 +255,7 @@ fn a_record_that_grows_large_while_it_is_open_is_rotated() {
     let dir = directory();
     let store = small(dir.path(), 0).unwrap();
     fill(&store, SMALL.rotate - 1000);
-    // Some lines less than what is too much.
+    // Some lines less than the limit.
     let mut store = small(dir.path(), 0).unwrap();
     while !store.is_full() {
         let token = store.sign(1024, None, None).unwrap();
@@ -278,7 +278,7 @@ fn a_directory_that_takes_no_file_stops_nothing_that_needs_none() {
     let path = fill(&store, 2 * SMALL.tidy);
     let before = std::fs::read(&path).unwrap();
     let mut store = small(dir.path(), 0).unwrap();
-    // In the temporary file's place.
+    // A directory takes the temporary file's place.
     std::fs::create_dir(file::beside(&path)).unwrap();
     store.tidy(|uid| uid == "lives");
     assert!(matches!(store.news().as_slice(), [News::Unwritten { .. }]));

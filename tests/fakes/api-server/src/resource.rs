@@ -45,7 +45,7 @@ pub struct Store {
     pub rights: Option<Vec<Right>>,
     /// A watch from before that version has expired.
     pub compacted: u64,
-    /// Done before the next PUT: somebody was faster.
+    /// Done before the next PUT that is kept: somebody was faster.
     pub before_put: Option<fn(&mut Store)>,
 }
 
@@ -269,7 +269,7 @@ impl Store {
             }
             ("PUT", ["resourceslices", name]) => {
                 self.may("resourceslices", "update", name)?;
-                if let Some(meddle) = self.before_put.take() {
+                if let Some(meddle) = self.before_put.take_if(|_| !dry) {
                     meddle(self);
                 }
                 let key = format!("resourceslices/{name}");
@@ -288,6 +288,9 @@ impl Store {
                 let changed = u64::from(slice["spec"] != before["spec"]);
                 let generation = before["metadata"]["generation"].as_u64().unwrap_or(1) + changed;
                 slice["metadata"]["generation"] = generation.into();
+                if dry {
+                    return Ok((200, slice));
+                }
                 Ok((200, self.put(&key, slice)))
             }
             ("DELETE", ["resourceslices", name]) => {

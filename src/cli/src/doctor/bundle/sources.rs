@@ -13,8 +13,9 @@ use nix::fcntl::OFlag;
 use super::{Collected, Part, redact};
 use crate::configure::programs;
 use crate::daemon;
-use crate::doctor::gather::host::MODULE;
-use crate::doctor::gather::{ENABLED, LEASES, LEDGER, below};
+use crate::doctor::checks::{LEASES, LEDGER_FILE, MODULE_FILE};
+use crate::doctor::node::ENABLED;
+use crate::doctor::trouble::below;
 
 /// The end of a log, in bytes.
 const LOG_TAIL: u64 = 256 << 10;
@@ -52,9 +53,9 @@ pub(super) fn collect(root: &Path, report: &str) -> Collected {
     settings(&mut found, root);
     for (name, path, kind) in [
         ("node.json", paths::NODE_SNAPSHOT.to_owned(), Kind::Json),
-        ("ledger.json", format!("{}/{LEDGER}", paths::LEDGER_DIR), Kind::Json),
+        ("ledger.json", format!("{}/{LEDGER_FILE}", paths::LEDGER_DIR), Kind::Json),
         ("managed.json", format!("{}/{ENABLED}", paths::STATE_DIR), Kind::Json),
-        ("system/driver", MODULE.to_owned(), Kind::Text),
+        ("system/driver", MODULE_FILE.to_owned(), Kind::Text),
         ("system/devices", "/proc/devices".to_owned(), Kind::Text),
         ("system/kernel", "/proc/version".to_owned(), Kind::Text),
         ("system/os-release", "/usr/lib/os-release".to_owned(), Kind::Text),

@@ -34,7 +34,7 @@ fn claim(id: u8, pod: &str, shares: Vec<ClaimShare>) -> PreparedClaim {
     PreparedClaim { claim, pod_uid: pod.to_owned(), shares }
 }
 
-/// As the daemon gives them: of all that is not for the asker nothing is left.
+/// The capacity as the daemon gives it: without all that is kept for others than the asker.
 fn capacity(ledger: &Ledger, on: u8, asker: Option<&ShareKey>, local: bool) -> Capacity {
     let promised = if local { ledger.promised(&card(on)) } else { Mib(0) };
     let claimed = ledger.claimed_beside(&card(on), asker);
@@ -52,7 +52,7 @@ fn prepare(ledger: &mut Ledger, claim: PreparedClaim) -> Result<bool, PrepareErr
     })
 }
 
-/// A container of the pod takes the share.
+/// Whether a container of the pod can take the share.
 fn take(ledger: &mut Ledger, id: u8, key: &ShareKey) -> bool {
     let Some((claim, share)) = ledger.share(key) else { return false };
     let (pod_uid, memory) = (claim.pod_uid.clone(), share.memory);
@@ -63,7 +63,7 @@ fn take(ledger: &mut Ledger, id: u8, key: &ShareKey) -> bool {
     let capacity = capacity(ledger, on, Some(key), false);
     let grant = grant(id, 1, on, memory.0);
     let grant_key = grant.key.clone();
-    // What is claimed is there, whatever happened in between.
+    // Claimed memory is always there, whatever happened in between.
     ledger.reserve(grant, HOLDER, &[capacity], 0).is_ok_and(|()| {
         let pod = PodContainer {
             uid: pod_uid,
@@ -89,7 +89,7 @@ fn a_claim_is_kept_for_its_pod_until_it_is_taken_back() {
     let other_pod = claim(1, "q", vec![share("a", 0, 40), share("b", 0, 30)]);
     assert!(matches!(prepare(&mut ledger, other_pod), Err(PrepareError::Differs { .. })));
     assert_eq!((ledger.claimed(&card(0)), ledger.claimed(&card(1))), (Mib(70), Mib(0)));
-    // Kubelet is not to give them out as devices; kube-scheduler has counted them itself.
+    // Kubelet must not give claimed memory out as devices; kube-scheduler has counted it itself.
     assert_eq!(ledger.withheld(&card(0), "mem"), Mib(70));
     assert_eq!(ledger.withheld(&card(0), CLAIM), Mib(0));
     let too_much = prepare(&mut ledger, claim(2, "q", vec![share("a", 0, 31)]));
@@ -178,8 +178,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Kubelet's devices, claims and local containers on one node: never more than the card, and
-    /// what is claimed is always there for its pod.
+    /// Kubelet's devices, claims and local containers on one node never have more than the card,
+    /// and claimed memory is always there for its pod.
     #[test]
     fn no_sequence_gives_the_same_memory_twice(ops in prop::collection::vec(op(), 0..80)) {
         let mut ledger = Ledger::default();
@@ -187,7 +187,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Prepare(id, shares) => {
-                    // Another pod each time: of the same it would be a late call.
+                    // Each claim has another pod: for the same pod the call would be a late one.
                     pods += 1;
                     let named = shares.iter().enumerate();
                     let shares = named.map(|(n, (on, mib))| share(&n.to_string(), *on, *mib));

@@ -8,9 +8,9 @@ use super::lists::{list, put, retain};
 use super::{Edit, EditError};
 use crate::spec::device::{DeviceRule, device, device_rule};
 
-/// Character majors end here: `CHRDEV_MAJOR_MAX` of Linux is 512.
+/// The end of character majors: `CHRDEV_MAJOR_MAX` of Linux is 512.
 const CHARACTER_MAJORS: u32 = 512;
-/// Rules without a major that are replaced. Engines write one; each becomes some 500.
+/// The most rules without a major that are replaced. Engines write one; each becomes some 500.
 pub const REPLACED_MAX: usize = 64;
 const RULES: [&str; 3] = ["linux", "resources", "devices"];
 
@@ -121,7 +121,7 @@ fn close(document: &mut Value, except: &[u32]) {
             seen.clear();
             return vec![rule];
         };
-        // Several to the same effect, one after the other, are one.
+        // Consecutive rules with the same effect become one.
         let wanted = enumerated(&found, except);
         let again = seen == wanted;
         seen.clone_from(&wanted);
@@ -130,8 +130,8 @@ fn close(document: &mut Value, except: &[u32]) {
     *rules = replaced.collect();
 }
 
-/// A rule for every major as one for each that is left, and one for block devices where it was for
-/// these too.
+/// Turns a rule for every major into one rule for each remaining major, and one for block devices
+/// if it applied to these too.
 fn enumerated(rule: &DeviceRule<'_>, except: &[u32]) -> Vec<Value> {
     let named = rule.major.map_or(0..CHARACTER_MAJORS, |major| major..major.saturating_add(1));
     let of = |kind: &str, major: Option<u32>| {

@@ -1,4 +1,4 @@
-//! Objects and lists of a document that edits change: found, or made where they are absent.
+//! Objects and lists of a document that edits change. They are made if they are absent.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
-/// Puts each new item in the place of the first that has its name under `key`, drops the others of
-/// that name, and appends the rest. Of two new ones of a name the later counts.
+/// Puts each new item in the place of the first item with the same name under `key`, drops the
+/// others of that name, and appends the rest. Of two new items with one name the later counts.
 pub(super) fn put(items: &mut Vec<Value>, key: &str, new: Vec<(&str, Value)>) {
     let mut slots: Vec<Option<Value>> = Vec::with_capacity(new.len());
     let mut of_name: HashMap<&str, usize> = HashMap::new();
@@ -25,13 +25,13 @@ pub(super) fn put(items: &mut Vec<Value>, key: &str, new: Vec<(&str, Value)>) {
     items.retain_mut(|old| {
         let slot =
             text(old, key).and_then(|name| of_name.get(name)).and_then(|at| slots.get_mut(*at));
-        // A name that was put already has an empty slot.
+        // The slot of a name is empty once its item was put.
         slot.is_none_or(|slot| slot.take().map(|new| *old = new).is_some())
     });
     items.extend(slots.into_iter().flatten());
 }
 
-/// Keeps items of a list; an absent list stays absent.
+/// Keeps items of a list. An absent list stays absent.
 pub(super) fn retain(document: &mut Value, path: &[&str], keep: impl Fn(&Value) -> bool) {
     let found = path.iter().try_fold(document, |value, key| value.get_mut(key));
     if let Some(items) = found.and_then(Value::as_array_mut) {
@@ -39,7 +39,7 @@ pub(super) fn retain(document: &mut Value, path: &[&str], keep: impl Fn(&Value) 
     }
 }
 
-/// The object member `key`, made where it is absent or null.
+/// The object member `key`, made if it is absent or null.
 pub(super) fn child<'a>(
     parent: &'a mut Value,
     key: &str,
@@ -58,7 +58,7 @@ pub(super) fn child<'a>(
     Ok(value)
 }
 
-/// The list at a path, made with its parents where they are absent or null.
+/// The list at a path, made with its parents if they are absent or null.
 pub(super) fn list<'a>(
     document: &'a mut Value,
     path: &[&str],

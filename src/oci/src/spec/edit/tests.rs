@@ -253,7 +253,7 @@ fn edits_of_one_part_keep_their_order() {
     assert_eq!(edited(spec, &[annotate("3"), annotate("4")])["annotations"]["a"], "4");
 }
 
-/// Without sets of names this takes minutes.
+/// Without the sets of names this takes minutes.
 #[test]
 fn a_large_document_with_as_many_edits_is_gone_through_once() {
     const N: u32 = 30_000;

@@ -35,7 +35,7 @@ fn viewed(spec: &Value) -> Vec<String> {
     viewed
 }
 
-/// A part as it should be, or anything else in its place.
+/// A part with its expected type, or anything else in its place.
 fn part(good: Value) -> BoxedStrategy<Value> {
     let bad = prop_oneof![
         Just(Value::Null),
@@ -92,7 +92,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_that_stands_twice_is_shown_twice() {
+fn a_duplicate_key_is_shown_twice() {
     let text = r#"{"process":{"env":["A=1"]},"process":{"env":["B=1"],"env":["C=1"]}}"#;
     let names = ["A", "B", "C"].map(|name| format!("{:?}", Seen::Variable(name)));
     assert_eq!(shown(text), names);
@@ -116,7 +116,7 @@ fn a_key_is_read_in_every_spelling_that_a_runtime_takes() {
     ] {
         let shown = shown(&plain.replace(from, to));
         assert!(expected.iter().all(|part| shown.contains(part)), "{to}: {shown:?}");
-        // Nor is what a reader sees who knows one spelling alone forgotten.
+        // A reader that knows one spelling alone is not forgotten either.
         assert!(shown.iter().any(|s| s == "OtherRules" || s == "Unclear"), "{to}: {shown:?}");
     }
     assert_eq!(shown(r#"{"PROCESS":{"Env":["A=1"]}}"#), [r#"Variable("A")"#]);
@@ -125,13 +125,13 @@ fn a_key_is_read_in_every_spelling_that_a_runtime_takes() {
 }
 
 #[test]
-fn the_layers_of_an_overlay_are_shown_wherever_its_type_stands() {
+fn the_layers_of_an_overlay_are_shown_wherever_its_type_is() {
     let layer = |path| format!("{:?}", Seen::Layer { path, destination: "/x" });
     let options = r#""options":["ro","lowerdir=/run/mpsgate:/b","upperdir=/u\u0000v"]"#;
     for text in [
         format!(r#"{{"mounts":[{{"destination":"/x",{options},"type":"overlay"}}]}}"#),
         format!(r#"{{"mounts":[{{"type":"overlay","destination":"/x",{options}}}]}}"#),
-        // Go reads the second list into what it has of the first, the type too.
+        // Go reads the second list into the elements of the first, type included.
         format!(
             r#"{{"mounts":[{{"type":"overlay"}}],"mounts":[{{"destination":"/x",{options}}}]}}"#
         ),
@@ -175,7 +175,7 @@ fn what_two_places_could_fill_is_unclear() {
         ))
     };
     let allow = r#"{"allow":true,"type":"c","major":1,"access":"rwm"}"#;
-    // Go reads the second into what is left of the first.
+    // Go reads the second list into what is left of the first.
     let merged = rules(allow, r#"{"major":195}"#);
     assert!(merged.iter().any(|s| s.contains("allow: true") && s.contains("195")), "{merged:?}");
     let deny = rules(allow, r#"{"allow":false,"access":"rwm"}"#);

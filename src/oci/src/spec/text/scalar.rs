@@ -1,9 +1,9 @@
-//! Strings, numbers and words: values that hold no other, read byte by byte.
+//! Strings, numbers and words: values without other values in them, read byte by byte.
 
 use super::Text;
 use crate::spec::error::SpecError;
 
-/// What a value was.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::spec) enum Scalar {
     Text,
@@ -44,7 +44,7 @@ impl Text<'_> {
         self.kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
     }
 
-    /// Digits of which there has to be one; the first may have been read.
+    /// Reads digits, at least one; `has_one` if the first was read already.
     fn digits(&mut self, mut has_one: bool) -> Result<(), SpecError> {
         loop {
             match self.ahead()? {
@@ -63,7 +63,7 @@ impl Text<'_> {
         }
     }
 
-    /// The next byte, which stays.
+    /// The next byte, without taking it.
     fn ahead(&mut self) -> Result<Option<u8>, SpecError> {
         if self.at == self.end && !self.fill()? {
             return Ok(None);
@@ -103,10 +103,10 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// The rest of a string whose quote was read.
+    /// Reads the rest of a string after its quote.
     pub(super) fn string(&mut self, most: usize) -> Result<(), SpecError> {
         self.start(most);
-        // Half a pair of surrogates.
+        // The first half of a surrogate pair.
         let mut half = None;
         loop {
             let run = plain(self.piece.get(self.at..self.end).unwrap_or_default());
@@ -125,7 +125,7 @@ impl Text<'_> {
                     return Ok(());
                 }
                 b'\\' => self.escape(&mut half)?,
-                // A new piece began.
+                // A new piece begins.
                 byte if byte >= b' ' => self.at -= 1,
                 _ => return Err(self.no_json()),
             }
@@ -149,7 +149,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// A unit of UTF-16.
+    /// Reads a unit of UTF-16.
     fn unit(&mut self, half: &mut Option<u32>) -> Result<(), SpecError> {
         let mut unit = 0;
         for _ in 0..4 {
@@ -189,7 +189,7 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The lowest bit that is set is right; those above it may come of its borrow.
+        // The lowest set bit is right; those above it may come from its borrow.
         let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word;
         let quote = below(word ^ (ONES * u64::from(b'"')), 1);
         let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);

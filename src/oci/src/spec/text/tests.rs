@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Hands out so many bytes at once.
+/// A reader that returns so many bytes at once.
 struct Pieces<'a>(&'a [u8], usize);
 
 impl Read for Pieces<'_> {

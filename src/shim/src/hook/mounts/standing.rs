@@ -1,5 +1,5 @@
-//! Where in the container its mounts stand, and what its spec says of such a place. The runtime has
-//! not yet made the container's root the root: its mounts stand below where that is on the node.
+//! The places of a container's mounts, and what its spec has for such a place. The runtime has not
+//! yet made the container's root the root: the mounts are below that root on the node.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// `None` where no spec is found, or nothing is mounted at the root that it names: runtimes
-    /// bind the root on itself.
+    /// `None` if no spec is found, or no mount is at the root that it names: runtimes bind the root
+    /// on itself.
     pub(super) fn of(state: &HookState, all: &[Line]) -> Option<Self> {
         let named = state.bundle.as_deref().unwrap_or_else(|| Path::new("."));
         [named, Path::new(".")].into_iter().find_map(|bundle| {
@@ -27,16 +27,17 @@ impl Standing {
         })
     }
 
-    /// Where a mount stands in the container, without links; `None` outside of it.
+    /// The place of a mount in the container, without links; `None` if it is outside.
     pub(super) fn place(&self, line: &Line) -> Option<PathBuf> {
         line.point.strip_prefix(&self.root).ok().map(|rest| Path::new("/").join(rest))
     }
 
-    /// Whether the spec has a mount read-only: crun makes it so after the hooks. The last one at
-    /// its place decides, where all that the spec names there stands there, and nothing else: a
-    /// link may have led one away, and another one there. The image's links stay until something is
-    /// mounted over them. So above stand the root alone, and sysfs, in which nobody makes a link,
-    /// before all that is named below. Mounts below have places of their own.
+    /// Whether the spec has a mount read-only: crun makes it so after the hooks. The last entry for
+    /// its place decides, if everything that the spec has for that place is mounted there, and
+    /// nothing else: a link may have led one away, and another one there. The image's links stay
+    /// until something is mounted over them. So above the place only the root may be mounted, and
+    /// sysfs, in which nobody makes a link, before all entries below it. Mounts below have places
+    /// of their own.
     pub(super) fn makes_read_only(&self, line: &Line, all: &[Line]) -> bool {
         let Some(place) = self.place(line) else { return false };
         let mounts = self.document.view().mount_entries();
@@ -89,7 +90,7 @@ mod tests {
         for (mounts, points, is) in [
             (json!([bind("/x/m", read_only)]), &["/b/rootfs/x/m"][..], true),
             (json!([bind("x//m/", &["rbind", "rro"])]), &["/b/rootfs/x/m"], true),
-            // Another one with the same last name.
+            // Another mount with the same last name.
             (json!([bind("/x/m", open), tmpfs]), &["/b/rootfs/x/m", "/b/rootfs/m"], false),
             (json!([bind("/x", open), tmpfs]), &["/b/rootfs/x/m", "/b/rootfs/m"], false),
             // The last of two decides.
@@ -105,7 +106,7 @@ mod tests {
             ),
             // `/x` is a link to `/` in the image.
             (json!([tmpfs, bind("/x/m", open)]), &["/b/rootfs/m", "/b/rootfs/m"], false),
-            // What a bind brings stays writable.
+            // Mounts that a bind brings stay writable.
             (json!([bind("/x", read_only)]), &["/b/rootfs/x/m", "/b/rootfs/x"], false),
             (json!([bind("/m", read_only)]), &["/b/rootfs2/m"], false),
             (json!([bind("/m", read_only)]), &["/m"], false),
@@ -119,7 +120,7 @@ mod tests {
                 &["/b/rootfs/d/a/m", "/b/rootfs/c/m", "/b/rootfs/d"],
                 false,
             ),
-            // In a volume that the spec names a link may stand for a moment.
+            // A volume that the spec names may have a link for a moment.
             (
                 json!([bind("/d", open), bind("/d/a/m", read_only), bind("/q/d/a/m", open)]),
                 &["/b/rootfs/d/a/m", "/b/rootfs/d/c/m", "/b/rootfs/d"],
@@ -145,7 +146,7 @@ mod tests {
         for (mounts, lines, is) in [
             (json!([sys, below]), &[cgroups, copy, root, sysfs][..], true),
             (json!([below]), &[cgroups, root], true),
-            // The image's `/sys/fs` is a link, which the second one covers.
+            // The image's `/sys/fs` is a link, which the second mount covers.
             (json!([below, sys]), &[cgroups, root, sysfs], false),
             (json!([mount("/q/sys"), below]), &[cgroups, root, sysfs], false),
             (json!([sys, below, sys]), &[cgroups, root, sysfs, sysfs], false),

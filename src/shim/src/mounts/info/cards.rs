@@ -1,6 +1,6 @@
-//! Which mounts show a GPU's files in sysfs, under whatever name: by them it is removed, unbound or
-//! mapped, and no device cgroup is asked. Nothing of it is read where no source is on a sysfs or
-//! brings one along.
+//! Mounts that show a GPU's files in sysfs, under whatever name: by these files a GPU can be
+//! removed, unbound or mapped, without a device cgroup. Nothing is read unless a source is on a
+//! sysfs or has one below it.
 
 use std::cell::LazyCell;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use super::{Line, Own, joined, mount_of};
 use crate::facts::node_of_daemon;
 use crate::mounts::{candidates, is_on, layer_candidates};
 
-/// A directory for each GPU that the driver has, by its address on the bus.
+/// The driver's directories of GPUs, by address on the bus.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 const DEVICES: &str = "/sys/bus/pci/devices";
 const SYSFS: &str = "/sys";
 /// The type of a sysfs, in a spec and in the kernel's table of mounts.
 const KIND: &str = "sysfs";
 
-/// The PCI directories of GPUs, as paths in a sysfs. `counts` tells of a minor; a GPU whose minor
-/// is not known counts.
+/// The PCI directories of GPUs, as paths in a sysfs. `counts` decides by minor; a GPU with an
+/// unknown minor counts.
 pub(crate) fn of_gpus(counts: impl Fn(u32) -> bool) -> Vec<PathBuf> {
-    // Not generic: the program holds this code once, and not once for each caller.
+    // Not generic, so that the program has this code once, and not once for each caller.
     fn found(counts: &dyn Fn(u32) -> bool) -> Vec<PathBuf> {
         let minor = |gpu: &Path| -> Option<u32> {
             let text = mpsgate_host::procfs::text(gpu.join("information")).ok()?;
@@ -41,8 +41,8 @@ pub(crate) fn of_gpus(counts: impl Fn(u32) -> bool) -> Vec<PathBuf> {
     found(&counts)
 }
 
-/// Whether a bind of a path shows such files: as the path itself or, `with_below`, by a sysfs that
-/// is mounted below it. `own`: our mounts.
+/// Whether a bind of a path shows such files: by the path itself or, `with_below`, by a sysfs that
+/// is mounted below it. `own`: this process's mounts.
 pub(crate) fn are_shown<'a>(
     path: &Path,
     with_below: bool,
@@ -60,13 +60,13 @@ pub(crate) fn are_shown<'a>(
     first(below, gpus).is_some()
 }
 
-/// The same of a path on a sysfs, without what is below it.
+/// The same for a path on a sysfs, without the mounts below it.
 pub(crate) fn are_at<'a>(
     path: &Path,
     gpus: impl FnOnce() -> Vec<PathBuf>,
     own: impl FnOnce() -> &'a [Line],
 ) -> bool {
-    // What is not found among our mounts may be any of it.
+    // A path on no known mount may be any of it.
     let found = mount_of(path, own()).filter(|(line, _)| line.fs_type == KIND);
     let Some((line, place)) = found else { return true };
     let rest = place.strip_prefix(&line.point).unwrap_or_else(|_| Path::new(""));
@@ -82,16 +82,16 @@ fn first<'a>(
     lines.find(|line| line.fs_type == KIND && shows(&line.root, &gpus))
 }
 
-/// Whether a place in a sysfs shows such files. Of a file its directory counts: a bridge's `remove`
-/// takes the GPU below with it. What our own sysfs does not have counts as a file.
+/// Whether a place in a sysfs shows such files. A file counts by its directory: a bridge's `remove`
+/// takes the GPU below with it. A path that this process's sysfs lacks counts as a file.
 fn shows(place: &Path, gpus: &[PathBuf]) -> bool {
     let ours = Path::new(SYSFS).join(place.strip_prefix("/").unwrap_or(place));
     let directory = place.parent().filter(|_| !ours.is_dir());
     shows_card_files(directory.unwrap_or(place), gpus)
 }
 
-/// The mounts of a container that show files of managed cards: a sysfs of its own, too, where it is
-/// writable. Who may mount makes it so by itself.
+/// The mounts of a container that show files of managed cards, including a writable sysfs of its
+/// own. A container that may mount can make its sysfs writable.
 pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node, own: &Own) -> Vec<MountFact> {
     let managed = || of_gpus(|minor| node.manages_minor(minor));
     let root = view.root().map(|root| root.source);
@@ -111,7 +111,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node, own: &Own) -> Ve
             None if !is_own => return None,
             _ => mount.source.to_owned(),
         };
-        // Through an overlay nothing of it is written.
+        // Through an overlay a sysfs cannot be written.
         let writes = is_own || (is_bind && is_writable);
         let kind = MountKind::CardFiles { read_only: !writes };
         Some(MountFact { source, destination: mount.destination.to_owned(), kind })
@@ -119,8 +119,8 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path, node: &Node, own: &Own) -> Ve
     view.mount_entries().chain(view.root()).filter_map(fact).collect()
 }
 
-/// Of a container's new mounts one that shows files of a managed card. All of a sysfs is left out:
-/// engines mount one at `/sys`, which is the node's own where the container has its network.
+/// One of a container's new mounts that shows files of a managed card. A whole sysfs is left out:
+/// engines mount one at `/sys`, which is the node's own if the container has its network.
 pub(crate) fn of_node(new: &[Line]) -> Option<&Line> {
     first(new.iter().filter(|line| line.root != Path::new("/")), || {
         let node = node_of_daemon();
@@ -242,7 +242,7 @@ mod tests {
             assert!(found(&format!("{bridge}/{file}")), "{file}");
         }
         assert!(found(bridge) && found("/devices/pci0000:3a/uevent"));
-        // Directories beside what is above a card, which our sysfs has, and a file in one.
+        // Directories beside those above a card, which this process's sysfs has, and a file in one.
         for other in ["/devices/virtual", "/devices/system", "/devices/system/cpu/online", "/class"]
         {
             assert!(!found(other), "{other}");

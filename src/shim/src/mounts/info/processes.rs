@@ -1,5 +1,5 @@
-//! Which mounts show the node's processes: those of a procfs, whatever its name. Each procfs has a
-//! device of its own, and a container's is none that the node has mounted.
+//! Mounts that show the node's processes: those of a procfs, whatever its name. Each procfs has a
+//! device of its own, and the node has not mounted a container's own procfs.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,8 +18,8 @@ fn is_procfs(line: &&Line) -> bool {
     line.fs_type == "proc"
 }
 
-/// Whether a bind of a path shows one of our procfs mounts: as the path itself or, `with_below`, as
-/// a mount below it. `own`: our mounts, which are read where they are needed.
+/// Whether a bind of a path shows one of this process's procfs mounts: by the path itself or,
+/// `with_below`, by a mount below it. `own`: this process's mounts, read on first use.
 pub(crate) fn are_shown<'a>(
     path: &Path,
     with_below: bool,
@@ -27,7 +27,7 @@ pub(crate) fn are_shown<'a>(
 ) -> bool {
     let Some(source) = opened(path) else { return false };
     if fstatfs(&source).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC) {
-        // What is not found among our mounts may be any of it.
+        // A path on no known mount may be any of it.
         let found = mount_of_file(&source, own());
         return found.is_none_or(|(line, place)| !is_drivers(line, &place));
     }
@@ -44,7 +44,8 @@ fn is_drivers(line: &Line, place: &Path) -> bool {
     is_procfs(&line) && rest.is_ok_and(|rest| line.root.join(rest).starts_with(DRIVER))
 }
 
-/// Of a container's new mounts one that shows a procfs of ours, but for the driver's part.
+/// One of a container's new mounts that shows a procfs of this process, except for the driver's
+/// part.
 pub(crate) fn of_node<'a>(new: &'a [Line], own: &[Line]) -> Option<&'a Line> {
     let devices: HashSet<u64> = own.iter().filter(is_procfs).map(|line| line.device).collect();
     new.iter().find(|line| {
@@ -52,8 +53,8 @@ pub(crate) fn of_node<'a>(new: &'a [Line], own: &[Line]) -> Option<&'a Line> {
     })
 }
 
-/// Whether the kernel mounts a procfs for a container of this spec. Where our mounts cannot be read
-/// the runtime tells.
+/// Whether the kernel mounts a procfs for a container of this spec. If this process's mounts cannot
+/// be read, the runtime finds out.
 pub(crate) fn may_be_mounted(view: View<'_>) -> bool {
     let is_ours = |path: &str| {
         let found = inode(Path::new(path));
@@ -63,8 +64,8 @@ pub(crate) fn may_be_mounted(view: View<'_>) -> bool {
         || super::of("self").map_or(true, |own| one_hides_nothing(&own))
 }
 
-/// Whether a user namespace may have a procfs of its own: nothing shows in it that is hidden in all
-/// of ours (`mnt_already_visible` in the kernel's fs/namespace.c).
+/// Whether a user namespace may have a procfs of its own: one of this process's must hide nothing
+/// (`mnt_already_visible` in the kernel's fs/namespace.c).
 fn one_hides_nothing(own: &[Line]) -> bool {
     let hides = |line: &Line, below: &Line| {
         let place = below.point.strip_prefix(&line.point).ok();
@@ -188,7 +189,7 @@ mod tests {
             (&[whole, "2 1 0:7 / /proc rw - tmpfs t rw"], false),
             (&["1 0 0:5 / /proc ro - proc proc rw"], false),
             (&["1 0 0:5 /sys /x rw - proc proc rw"], false),
-            // Another one, wherever it is.
+            // Another one, at any place.
             (&[whole, devices, "5 0 0:7 / /x rw - proc proc rw"], true),
         ] {
             assert_eq!(one_hides_nothing(&lines(texts)), may, "{texts:?}");

@@ -37,6 +37,7 @@ fn known(names: &[&str]) -> Known {
     Known {
         classes: Some([("nvidia".to_owned(), class)].into()),
         nodes: names.iter().map(node).collect(),
+        ..Known::default()
     }
 }
 

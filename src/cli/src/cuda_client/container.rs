@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use oci_spec::runtime::{
-    Linux, LinuxDeviceCgroup, LinuxNamespace, LinuxNamespaceType as Kind, LinuxResources, Mount,
-    Process, Spec, User,
-};
+use oci_spec::runtime::Spec;
+use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::PATH;
 
 /// What holds all that a program of this node needs, as far as the node has it. Of /etc only how
 /// the loader finds a library (Debian's libcuda is one of its alternatives).
@@ -69,7 +69,7 @@ impl Bundle {
         let present: Vec<_> =
             OF_THE_NODE.iter().copied().filter(|path| Path::new(path).exists()).collect();
         let mut file = std::fs::File::create_new(directory.path().join("config.json"))?;
-        file.write_all(&serde_json::to_vec(&spec(container, &present))?)?;
+        file.write_all(&serde_json::to_vec(&spec(container, &present)?)?)?;
         Ok(Self { directory })
     }
 
@@ -80,7 +80,7 @@ impl Bundle {
 
 /// The host's IPC namespace and its /dev/shm, as `docker --ipc=host` gives them, no capability, no
 /// network.
-fn spec(container: &Container<'_>, present: &[&str]) -> Spec {
+fn spec(container: &Container<'_>, present: &[&str]) -> serde_json::Result<Spec> {
     let read_only =
         |source: &str, to: &str| mount("bind", source, to, &["rbind", "ro", "nosuid", "nodev"]);
     let tmpfs = |to: &str, options: &[&str]| mount("tmpfs", "tmpfs", to, options);
@@ -112,47 +112,37 @@ fn spec(container: &Container<'_>, present: &[&str]) -> Spec {
             vec!["sh", "-c", words]
         }
     };
-    let request =
-        [("mpsgate.io/gpu-mem", Some(container.memory)), ("mpsgate.io/gpu", container.gpu)];
-    let request = request.into_iter().filter_map(|(key, value)| Some((key.into(), value?.into())));
-
-    // The crate's defaults are a shell with some capabilities: what is not for a probe is set anew.
-    let mut process = Process::default();
-    process.set_args(texts(&args));
-    let mut user = User::default();
-    user.set_uid(container.uid).set_gid(container.uid);
-    process.set_user(user);
-    process.set_env(texts(&["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]));
-    process.set_capabilities(None).set_rlimits(None);
-    let namespaces = [Kind::Pid, Kind::Mount, Kind::Uts, Kind::Network].map(|kind| {
-        let mut namespace = LinuxNamespace::default();
-        namespace.set_typ(kind);
-        namespace
-    });
-    let mut no_device = LinuxDeviceCgroup::default();
-    no_device.set_allow(false).set_access(Some("rwm".into()));
-    let mut resources = LinuxResources::default();
-    resources.set_devices(Some(vec![no_device]));
-    let mut linux = Linux::default();
-    linux.set_namespaces(Some(namespaces.into())).set_resources(Some(resources));
-    linux.set_masked_paths(texts(&["/proc/kcore", "/proc/keys", "/sys/firmware"]));
-    linux.set_readonly_paths(texts(&["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"]));
-    let mut spec = Spec::default();
-    spec.set_version("1.0.2".into()).set_hostname(Some("mpsgate-probe".into()));
-    spec.set_mounts(Some(mounts)).set_annotations(Some(request.collect()));
-    spec.set_process(Some(process)).set_linux(Some(linux));
-    spec
+    let mut request = json!({ "mpsgate.io/gpu-mem": container.memory });
+    if let Some(gpu) = container.gpu {
+        request["mpsgate.io/gpu"] = gpu.into();
+    }
+    serde_json::from_value(json!({
+        "ociVersion": "1.0.2",
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "mpsgate-probe",
+        "mounts": mounts,
+        "annotations": request,
+        "process": {
+            "terminal": false,
+            "user": { "uid": container.uid, "gid": container.uid },
+            "args": args,
+            "env": [format!("PATH={PATH}")],
+            "cwd": "/",
+            "noNewPrivileges": true,
+        },
+        "linux": {
+            "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
+            "namespaces": [
+                { "type": "pid" }, { "type": "mount" }, { "type": "uts" }, { "type": "network" },
+            ],
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/sys/firmware"],
+            "readonlyPaths": ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"],
+        },
+    }))
 }
 
-fn mount(kind: &str, source: &str, destination: &str, options: &[&str]) -> Mount {
-    let mut mount = Mount::default();
-    mount.set_typ(Some(kind.into())).set_source(Some(source.into()));
-    mount.set_destination(destination.into()).set_options(texts(options));
-    mount
-}
-
-fn texts(texts: &[&str]) -> Option<Vec<String>> {
-    Some(texts.iter().map(|text| (*text).to_owned()).collect())
+fn mount(kind: &str, source: &str, destination: &str, options: &[&str]) -> Value {
+    json!({ "type": kind, "source": source, "destination": destination, "options": options })
 }
 
 #[cfg(test)]
@@ -164,8 +154,10 @@ mod tests {
         let (program, library) = (Path::new("/usr/bin/mpsgate"), OsStr::new("/x/libcuda.so"));
         let runs = Runs::Probe { by: &[], args: &["-o", "json"] };
         let probe = Container { program, memory: "1Gi", gpu: None, library, uid: 0, runs };
-        let document =
-            |probe| serde_json::to_value(spec(&probe, &["/usr"])).expect("it is a document");
+        let document = |probe| {
+            let spec = spec(&probe, &["/usr"]).expect("it is a document");
+            serde_json::to_value(spec).expect("it is a document")
+        };
         let spec = document(probe);
         let keys = |part: &str| -> Vec<String> {
             spec[part].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
@@ -179,7 +171,7 @@ mod tests {
             serde_json::json!(["/mpsgate", "probe", "--library", "/libcuda.so", "-o", "json"]);
         assert_eq!(spec["process"]["args"], args);
         let own_shm = document(Container { runs: Runs::OwnShm { args: &["--steps"] }, ..probe });
-        let shm = |spec: &serde_json::Value| {
+        let shm = |spec: &Value| {
             let mounts = spec["mounts"].as_array().into_iter().flatten();
             let there = mounts.filter(|mount| mount["destination"] == "/dev/shm");
             there.map(|mount| mount["type"].clone()).collect::<Vec<_>>()
