@@ -1,7 +1,7 @@
 //! `mpsgate doctor`: looks at everything that a grant needs, and says what to do.
 //!
 //! ```text
-//! Node (settings, NVML, mpsgated) ─► each check: gather ─► judge (pure) ─► report ─► bundle
+//! Node (settings, NVML, mpsgated) ─► each check: gather ─► decide (pure) ─► report ─► bundle
 //! ```
 //!
 //! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot

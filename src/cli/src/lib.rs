@@ -13,7 +13,7 @@
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► usage ─► mpsgated's files of each day
-//!      ├► doctor: each check: gather ─► judge ─► report
+//!      ├► doctor: each check: gather ─► decide ─► report
 //!      ├► run ─► mpsgated, and then the command itself
 //!      ├► slurm ─► mpsgated, and what slurmd reads
 //!      ├► run-probe, qualify ─► cuda_client ─► mpsgate-runtime   (containers for probe)

@@ -1,5 +1,5 @@
-//! The checks: each gathers what it alone looks at, and judges that. What several rest on is
-//! [`Node`]'s. To judge is pure, so that a test can show each check a broken node.
+//! The checks: each gathers what it alone looks at, and decides that. What several rest on is
+//! [`Node`]'s. To decide is pure, so that a test can show each check a broken node.
 //!
 //! A file has the checks of one subject, with their texts and their tests.
 //!
