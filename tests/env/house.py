@@ -8,8 +8,9 @@ WORD in its name. A line counts where it has a token of code: no blank lines, no
 - Product: src/*/src without what a program generated, without modules `tests`, and without what
   `#[cfg(test)]` stands before. Tests: these, src/*/tests and the Rust of tests/; scripts: its shell.
 - A type is called card where Card or Cards is a word of its name; pod, request, grant likewise.
-- Files of one name: product files whose name another folder has, too. lib.rs, main.rs and error.rs,
-  which each crate has, are left out.
+- Files of one name: product files whose name another folder has, too. What a name means in each
+  crate alike is left out: lib.rs, main.rs, error.rs, args.rs (a program's command line) and fuzz.rs
+  (its doors for tests/fuzz).
 - Texts that are enums: a field, or its `.as_str()`, that is compared with a literal of one word, by
   `==` or `!=`; and each `match` or `matches!` of an `.as_str()` with such a literal.
 - Settings that tests change: the keys of tests/env/settings-in-tests, which settings.py keeps true.
@@ -28,6 +29,7 @@ import tarfile
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 LONG, PAIRS = 60, 15
+SAME = ("lib.rs", "main.rs", "error.rs", "args.rs", "fuzz.rs")
 NOUNS = ("Card", "Pod", "Request", "Grant")
 LINES = ["product lines", "of these the daemon's", "test lines, Rust", "test lines, scripts"]
 WORDS = {"Result<Result": ["Result", "<", "Result"], "Ok(Err(": ["Ok", "(", "Err", "("], "card_mut outside node": ["card_mut"]}
@@ -180,7 +182,7 @@ def count(texts):
         shown[path] = [text[line - 1].strip() for line in here]
         rows["product lines"] += len(here)
         rows["of these the daemon's"] += len(here) * path.startswith("src/daemon/")
-        if of_name[name] > 1 and name not in ("lib.rs", "main.rs", "error.rs"):
+        if of_name[name] > 1 and name not in SAME:
             rows["files of one name"].append(f"{name} ×{of_name[name]}: {path}")
         for at, token in enumerate(code):
             place = f"{path}:{token.line}"

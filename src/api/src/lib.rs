@@ -13,30 +13,30 @@
 //! that a user who can plant a socket cannot hand out memory.
 
 mod call;
-mod client;
-mod files;
+mod daemon_client;
 mod frame;
-mod json;
-mod kubernetes;
+mod json_text;
+mod kubernetes_status;
 mod message;
-mod status;
-mod usage;
+mod shim_files;
+mod status_document;
+mod usage_day;
 
 pub use call::{
     Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Removal, Report, Reserve, Resize,
     Run, Terminate,
 };
-pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
-pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
+pub use daemon_client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
-pub use json::Json;
-pub use kubernetes::{ApiServerStatus, ClaimsStatus, ResourceStatus};
+pub use json_text::Json;
+pub use kubernetes_status::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 pub use message::{
     Asking, ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal,
     WouldEnd, compatible, parse_envelope,
 };
-pub use status::{
+pub use shim_files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
+pub use status_document::{
     ACTIONS_KEPT, Action, CardMemory, CardState, CardStatus, ControlState, Done, GateStatus,
     GrantState, GrantStatus, MpsStatus, ServerState, ServerStatus, Status,
 };
-pub use usage::{CardUsage, GrantUsage, MOST_GRANTS, USAGE_FORMAT, UsageDay};
+pub use usage_day::{CardUsage, GrantUsage, MOST_GRANTS, USAGE_FORMAT, UsageDay};

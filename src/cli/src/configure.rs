@@ -5,12 +5,12 @@
 //!                          └► --write: the engine reads it ─► record for undo ─► files, each renamed into place
 //! ```
 
+pub(crate) mod engine_checks;
+pub(crate) mod engine_files;
+pub(crate) mod engine_programs;
 mod engines;
-pub(crate) mod files;
 mod loaded;
-pub(crate) mod programs;
-mod record;
-pub(crate) mod standing;
+mod undo_record;
 
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,9 @@ use mpsgate_edge::{ExitCode, print};
 use mpsgate_host::engine::Engine as Running;
 use mpsgate_host::process::ProcessId;
 
-use self::files::{DISK, WithoutUs};
-use self::programs::Program;
-use self::record::Record;
+use self::engine_files::{DISK, WithoutUs};
+use self::engine_programs::Program;
+use self::undo_record::Record;
 use crate::CliError;
 use crate::args::{ConfigureArgs, Engine};
 use crate::error::SetUpError;
@@ -146,10 +146,12 @@ impl<'a> Call<'a> {
             None if args.engine == Engine::Containerd && path.starts_with("/var/lib/rancher") => {
                 None
             }
-            None => programs::find(args.engine.program()).map(Program::Installed),
+            None => engine_programs::find(args.engine.program()).map(Program::Installed),
         };
-        let engine =
-            program.as_ref().and_then(programs::version).and_then(|text| Version::find(&text));
+        let engine = program
+            .as_ref()
+            .and_then(engine_programs::version)
+            .and_then(|text| Version::find(&text));
         let mut options = Options {
             name: args.name.clone(),
             shim: absolute(&args.program)?.to_string_lossy().into_owned(),
@@ -232,7 +234,7 @@ fn report(
         Engine::Containerd => match program.filter(|_| path.exists()) {
             Some(program) => {
                 let arguments = ["--config", &path.to_string_lossy(), "config", "dump"];
-                let dump = programs::own_reading(program, &arguments)?;
+                let dump = engine_programs::own_reading(program, &arguments)?;
                 containerd::check_dump(source, path, &dump, options)?
             }
             None => containerd::check(source, path, options)?,
@@ -243,7 +245,7 @@ fn report(
             Some(program) => {
                 let arguments = crio::reading(source, path, flags)?;
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let dump = programs::own_reading(program, &arguments)?;
+                let dump = engine_programs::own_reading(program, &arguments)?;
                 crio::check_dump(source, path, &dump, options, flags)?
             }
             None => crio::check(source, path, options, flags)?,
@@ -287,10 +289,11 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
         print::answer(&text)?;
         return Ok(false);
     }
-    files::check_programs(&args.program, Path::new(&call.options.runtime))?;
-    let targets = plan.changes.iter().map(files::Target::of).collect::<Result<Vec<_>, _>>()?;
+    engine_files::check_programs(&args.program, Path::new(&call.options.runtime))?;
+    let targets =
+        plan.changes.iter().map(engine_files::Target::of).collect::<Result<Vec<_>, _>>()?;
     if let Some(program) = &call.program {
-        let reading = programs::validate(
+        let reading = engine_programs::validate(
             args.engine,
             program,
             call.options.engine,
@@ -375,7 +378,8 @@ fn check(call: &Call<'_>) -> Result<ExitCode, CliError> {
         };
         text.push_str(&format!("{mark} {}\n", finding.sentence));
     }
-    if let Err(error) = files::check_programs(&call.args.program, Path::new(&call.options.runtime))
+    if let Err(error) =
+        engine_files::check_programs(&call.args.program, Path::new(&call.options.runtime))
     {
         covered = false;
         text.push_str(&format!("FAIL   {error}: no container starts\n"));

@@ -7,11 +7,11 @@
 //! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot
 //! read: a node where everything is broken gets a whole report too.
 
-mod bundle;
 mod checks;
+mod doctor_bundle;
+mod doctor_node;
+mod doctor_report;
 mod elf;
-mod node;
-mod report;
 mod trouble;
 
 use mpsgate_edge::{ExitCode, print};
@@ -21,19 +21,20 @@ use crate::args::{DoctorArgs, Output};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {
-        bundle::check_target(target)?;
+        doctor_bundle::check_target(target)?;
     }
-    let node = node::Node::gather(&args.root);
+    let node = doctor_node::Node::gather(&args.root);
     let findings = checks::all(&node);
     let simulated = node.is_simulated();
     let text = match args.output {
-        Output::Text => report::render_text(&findings, simulated, print::coloured()),
-        Output::Json => report::render_json(&findings, simulated)?,
+        Output::Text => doctor_report::render_text(&findings, simulated, print::coloured()),
+        Output::Json => doctor_report::render_json(&findings, simulated)?,
     };
     print::answer(&text)?;
     if let Some(target) = &args.bundle {
-        let report = report::render_json(&findings, simulated)?;
-        let written = bundle::write(&args.root, target, &report, mpsgate_host::clock::now_ms())?;
+        let report = doctor_report::render_json(&findings, simulated)?;
+        let written =
+            doctor_bundle::write(&args.root, target, &report, mpsgate_host::clock::now_ms())?;
         // The answer is the report, which a program may read as JSON.
         print::note(&written);
     }

@@ -35,7 +35,7 @@ pub use usage::UsageError;
 pub(crate) use input::is_stdin;
 pub(crate) use node_install::PACKAGED;
 
-use crate::snapshot::SnapshotError;
+use crate::node_snapshot::SnapshotError;
 
 /// Why a command ended without its answer.
 #[derive(Debug, thiserror::Error)]

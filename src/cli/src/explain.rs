@@ -21,7 +21,7 @@ use mpsgate_policy::{
 
 use crate::args::{ExplainArgs, Output};
 use crate::error::InputError;
-use crate::{CliError, snapshot};
+use crate::{CliError, node_snapshot};
 use mpsgate_edge::{ExitCode, print};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::Done);
     }
     let config = Config::load(&args.config)?;
-    let snapshot = args.node.as_deref().map(snapshot::load).transpose()?;
+    let snapshot = args.node.as_deref().map(node_snapshot::load).transpose()?;
     let mut content = input::read(&args.file)?;
     let (decision, mut assumed) =
         explained(content.bytes(), args.file.parent(), snapshot.as_ref(), &config)

@@ -21,12 +21,12 @@
 //! ```
 
 mod args;
-mod cards;
 mod completions;
 mod configure;
 mod cuda_client;
-mod daemon;
+mod daemon_call;
 mod doctor;
+mod enable;
 mod error;
 mod explain;
 #[doc(hidden)]
@@ -35,6 +35,7 @@ mod mps;
 mod node_install;
 mod node_namespaces;
 mod node_remove;
+mod node_snapshot;
 mod probe;
 mod qualify;
 mod reload;
@@ -42,7 +43,6 @@ mod resize;
 mod run;
 mod run_probe;
 mod slurm;
-mod snapshot;
 mod status;
 mod top;
 mod usage;
@@ -57,7 +57,7 @@ pub use crate::error::{
     AskError, BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError,
     RunError, RunProbeError, SetUpError, SlurmError, UsageError,
 };
-pub use crate::snapshot::SnapshotError;
+pub use crate::node_snapshot::SnapshotError;
 
 /// The command line as clap's description, for pages and completions.
 #[must_use]
@@ -76,12 +76,12 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Top(args) => top::run(&args),
         Command::Usage(args) => usage::run(&args),
         Command::Enable(args) => {
-            cards::enable(&args.card)?;
+            enable::enable(&args.card)?;
             qualify::after_enable(&args);
             Ok(ExitCode::Done)
         }
         Command::Qualify(args) => qualify::run(&args),
-        Command::Disable(args) => cards::disable(&args),
+        Command::Disable(args) => enable::disable(&args),
         Command::Resize(args) => resize::resize(&args),
         Command::Run(args) => run::run(&args),
         Command::Slurm { action } => slurm::run(&action),

@@ -1,7 +1,7 @@
 //! `mpsgate mps stop` and `mpsgate mps restart`: lists the processes that would be terminated, and
 //! acts with `--yes` alone. `preflight` is the first for all cards. `ask` reads.
 
-mod ask;
+mod mps_ask;
 mod preflight;
 
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::args::{MpsCommand, Output};
 use crate::status::columns::Columns;
 use crate::status::{memory, short_id};
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
 /// comes.
@@ -24,14 +24,14 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
         MpsCommand::Stop(args) => (MpsAction::Stop, args),
         MpsCommand::Restart(args) => (MpsAction::Restart, args),
         MpsCommand::Preflight(args) => return preflight::run(args),
-        MpsCommand::Ask(args) => return ask::run(args),
+        MpsCommand::Ask(args) => return mps_ask::run(args),
     };
     if args.yes {
         let doing = if action == MpsAction::Stop { "stopping" } else { "restarting" };
         print::progress(&format!("{doing} the MPS of GPU {}; this may take a minute", args.gpu));
     }
     let call = Call::Mps(Mps { gpu: args.gpu.clone(), action, confirmed: args.yes });
-    match daemon::ask(&args.daemon.socket, call)? {
+    match daemon_call::ask(&args.daemon.socket, call)? {
         Reply::Done { text } => {
             print::answer(&format!("{text}\n"))?;
             Ok(ExitCode::Done)

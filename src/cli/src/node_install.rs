@@ -6,7 +6,7 @@
 //! into place ─► what mpsgate configure ENGINE --write does ─► told, or done: the engine's restart
 //! ```
 
-mod runtime;
+mod node_runtime;
 mod sandbox;
 
 use std::fs;
@@ -19,7 +19,7 @@ use mpsgate_edge::{ExitCode, print};
 
 use crate::CliError;
 use crate::args::{ConfigureArgs, Engine, NodeInstallArgs};
-use crate::configure::files;
+use crate::configure::engine_files;
 use crate::error::{NodeInstallError, PACKAGED};
 use crate::node_namespaces::enter_mounts;
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
         .collect();
     let settings = settings.map(|text| marked(text, args)).transpose()?;
     let targets = programs.iter().map(|(path, _)| path.as_path());
-    targets.chain(settings.is_some().then_some(file)).try_for_each(files::check_place)?;
+    targets.chain(settings.is_some().then_some(file)).try_for_each(engine_files::check_place)?;
     for (path, bytes) in &programs {
         put(path, bytes, 0o755)?;
     }
@@ -90,7 +90,7 @@ fn choose_runtime(text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliE
     let engine = args.engine.map(|engine| {
         (engine, args.engine_config.as_deref().unwrap_or_else(|| Path::new(engine.usual_path())))
     });
-    let (text, said) = runtime::chosen(String::from_utf8_lossy(&text).into_owned(), engine)?;
+    let (text, said) = node_runtime::chosen(String::from_utf8_lossy(&text).into_owned(), engine)?;
     if let Some(said) = said {
         print::answer(&said)?;
     }
@@ -106,7 +106,7 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
     if fs::read(path).is_ok_and(|found| found == bytes) {
         return Ok(print::answer(&format!("As it has to be: {}\n", path.display()))?);
     }
-    files::replace_bytes(path, bytes, mode)?;
+    engine_files::replace_bytes(path, bytes, mode)?;
     Ok(print::answer(&format!("Written: {}\n", path.display()))?)
 }
 
@@ -114,7 +114,7 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
 /// settings, until mpsgated makes it anew: so mpsgated's own container, which comes next, is
 /// started by the runtime that is meant now.
 fn forget_runtime() -> Result<(), CliError> {
-    Ok(files::remove(Path::new(paths::RUNTIME_LINK), &[])?)
+    Ok(engine_files::remove(Path::new(paths::RUNTIME_LINK), &[])?)
 }
 
 /// Whether the engine was started anew.

@@ -26,7 +26,7 @@ use crate::args::{Engine, NodeRemoveArgs};
 use crate::configure;
 use crate::error::{NodeRemoveError, PACKAGED};
 use crate::node_install::{MARK, systemctl};
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Where containerd's shims keep what a container was made with: its own, Docker's, and that of
 /// k3s.
@@ -104,7 +104,7 @@ fn objection(force: bool) -> Option<NodeRemoveError> {
     if Path::new(PACKAGED).exists() {
         return Some(NodeRemoveError::Packaged);
     }
-    if let Ok(status) = daemon::status(Path::new(paths::SOCKET)) {
+    if let Ok(status) = daemon_call::status(Path::new(paths::SOCKET)) {
         let cards = status.cards.iter().filter(|card| card.managed).count();
         return Some(NodeRemoveError::Running { cards, grants: status.grants.len() });
     }

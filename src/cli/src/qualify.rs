@@ -7,8 +7,8 @@
 //! ```
 
 mod from_pod;
+mod qualify_report;
 mod questions;
-mod report;
 
 use std::cell::Cell;
 use std::fs::{File, TryLockError};
@@ -25,7 +25,7 @@ use self::questions::{ALL, Asker, FULL};
 use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
 use crate::cuda_client::{self, Runtime};
 use crate::error::RunProbeError;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Where its containers are kept: nobody else's, so that what is found there at the beginning is
 /// left over, and that mpsgated knows them by it.
@@ -41,9 +41,9 @@ pub(crate) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     let Some(gpu) = gpu else { return ask_due(how, &daemon.socket) };
     let (asking, answers) = ask(gpu, how, &daemon.socket)?;
     print::answer(&match output {
-        _ if *report => report::page(&asking, &answers),
-        Output::Json => report::json(&asking, &answers)?,
-        Output::Text => report::text(&asking, &answers),
+        _ if *report => qualify_report::page(&asking, &answers),
+        Output::Json => qualify_report::json(&asking, &answers)?,
+        Output::Text => qualify_report::text(&asking, &answers),
     })?;
     let fails = answers.iter().any(Answer::is_failure);
     Ok(if fails { ExitCode::No } else { ExitCode::Done })
@@ -55,13 +55,13 @@ pub(crate) fn after_enable(args: &EnableArgs) {
     let EnableArgs { no_qualify, card, how } = args;
     let socket = &card.daemon.socket;
     let ask_it = || {
-        let status = daemon::status(socket)?;
+        let status = daemon_call::status(socket)?;
         let is_it = |one: &&CardStatus| one.uuid == card.gpu || one.index.to_string() == card.gpu;
         if status.simulated {
             print::note("not asked what holds on it: the GPU is simulated\n");
         } else if status.cards.iter().find(is_it).is_some_and(|card| card.qualify.is_some()) {
             let (asking, answers) = ask(&card.gpu, how, socket)?;
-            print::answer(&report::text(&asking, &answers))?;
+            print::answer(&qualify_report::text(&asking, &answers))?;
         }
         Ok::<_, CliError>(())
     };
@@ -76,14 +76,14 @@ pub(crate) fn after_enable(args: &EnableArgs) {
 
 /// One card after the other, as far as nobody uses them.
 fn ask_due(how: &AskArgs, socket: &Path) -> Result<ExitCode, CliError> {
-    let status = daemon::status(socket)?;
+    let status = daemon_call::status(socket)?;
     if status.simulated {
         return Ok(ExitCode::Done);
     }
     let due = status.cards.iter().filter(|card| card.qualify.is_some());
     for card in due.filter(|card| card.clients == 0 && card.promised_mib == 0) {
         match ask(&card.uuid, how, socket) {
-            Ok((asking, answers)) => print::answer(&report::text(&asking, &answers))?,
+            Ok((asking, answers)) => print::answer(&qualify_report::text(&asking, &answers))?,
             Err(CliError::RunProbe(ended @ RunProbeError::Ended)) => return Err(ended.into()),
             // Somebody was faster: another time.
             Err(error) => print::note(&format!("GPU {} was not asked: {error}\n", card.index)),
@@ -97,7 +97,7 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
     let ended = cuda_client::signals()?;
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     // Whether there is an mpsgated, and whether it may be asked, it says best.
-    daemon::status(socket)?;
+    daemon_call::status(socket)?;
     let _alone = alone()?;
     let runtime = Runtime { program: &how.program, root: ROOT, ended: &ended };
     runtime.remove_leftovers();
@@ -150,7 +150,7 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
 /// What mpsgated says of an answer: it has seen the card meanwhile.
 fn counted(asking: &Asking, answer: &Answer, socket: &Path) -> Result<Answer, CliError> {
     let (id, answer) = (asking.id.clone(), Json::of(answer));
-    match daemon::ask(socket, Call::Qualify(Qualify::Answer { id, answer }))? {
+    match daemon_call::ask(socket, Call::Qualify(Qualify::Answer { id, answer }))? {
         Reply::Answered { answer } => answer.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
@@ -170,7 +170,7 @@ fn alone() -> Result<File, RunProbeError> {
 
 fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
     let call = Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() });
-    match daemon::ask(socket, call)? {
+    match daemon_call::ask(socket, call)? {
         Reply::Asking { asking } => asking.read().map_err(|_| ApiError::Unexpected.into()),
         _ => Err(ApiError::Unexpected.into()),
     }
@@ -178,5 +178,5 @@ fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
 
 fn end(asking: &Asking, keep: bool, socket: &Path) -> Result<String, CliError> {
     let call = Call::Qualify(Qualify::End { id: asking.id.clone(), keep });
-    daemon::change(socket, call)
+    daemon_call::change(socket, call)
 }

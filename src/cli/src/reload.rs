@@ -4,10 +4,10 @@ use mpsgate_api::{ApiError, Call, Reply};
 use mpsgate_edge::{ExitCode, print};
 
 use crate::args::ReloadArgs;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 pub(crate) fn run(args: &ReloadArgs) -> Result<ExitCode, CliError> {
-    let Reply::Reloaded { lines } = daemon::ask(&args.daemon.socket, Call::Reload)? else {
+    let Reply::Reloaded { lines } = daemon_call::ask(&args.daemon.socket, Call::Reload)? else {
         return Err(ApiError::Unexpected.into());
     };
     let mut text = lines.join("\n");

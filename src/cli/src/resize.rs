@@ -4,11 +4,12 @@ use mpsgate_api::{ApiError, Call, Reply, Resize};
 use mpsgate_edge::{ExitCode, print};
 
 use crate::args::ResizeArgs;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 pub(crate) fn resize(args: &ResizeArgs) -> Result<ExitCode, CliError> {
     let call = Resize { container: args.container.clone(), memory: args.memory };
-    let Reply::Resized { lines } = daemon::ask(&args.daemon.socket, Call::Resize(call))? else {
+    let Reply::Resized { lines } = daemon_call::ask(&args.daemon.socket, Call::Resize(call))?
+    else {
         return Err(ApiError::Unexpected.into());
     };
     print::answer(&format!("{}\n", lines.join("\n")))?;

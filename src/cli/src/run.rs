@@ -24,7 +24,7 @@ use nix::unistd::{Uid, User, geteuid, initgroups, setgid, setuid};
 
 use crate::args::{PriorityWord, RunArgs};
 use crate::error::RunError;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Digits of a name that is made up.
 const DIGITS: usize = 4;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 fn ask(args: &RunArgs, call: Run) -> Result<Grant, CliError> {
     let own = if geteuid().is_root() { paths::SOCKET } else { paths::RUN_SOCKET };
     let socket = args.socket.as_deref().unwrap_or_else(|| Path::new(own));
-    match daemon::ask(socket, Call::Run(Box::new(call)))? {
+    match daemon_call::ask(socket, Call::Run(Box::new(call)))? {
         Reply::Reserved { grant, .. } => Ok(*grant),
         _ => Err(ApiError::Unexpected.into()),
     }

@@ -17,7 +17,7 @@ use mpsgate_policy::run_env;
 use crate::args::{SlurmArgs, SlurmCommand};
 use crate::error::SlurmError;
 use crate::run::open_beside;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// What Slurm sets for a task with a GPU or a part of one. A user can unset them, and gets nothing.
 const WITH_GPU: [&str; 3] = ["SLURM_SHARDS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"];
@@ -46,7 +46,7 @@ fn task_prolog(args: &SlurmArgs) -> ExitCode {
 
 fn grant(args: &SlurmArgs) -> Result<Option<Grant>, CliError> {
     let socket = args.socket.as_deref().unwrap_or_else(|| Path::new(paths::SLURM_SOCKET));
-    let grant = match daemon::ask(socket, Call::Job)? {
+    let grant = match daemon_call::ask(socket, Call::Job)? {
         Reply::Reserved { grant, .. } => *grant,
         Reply::Done { .. } => return Ok(None),
         _ => return Err(ApiError::Unexpected.into()),
@@ -81,7 +81,7 @@ fn epilog(args: &SlurmArgs) -> Result<ExitCode, CliError> {
     let id = std::env::var("SLURM_JOB_ID").ok().and_then(|id| id.parse().ok());
     let job = id.ok_or(SlurmError::NoJob)?;
     let socket = args.socket.as_deref().unwrap_or_else(|| Path::new(paths::SOCKET));
-    daemon::change(socket, Call::EndJob { job })?;
+    daemon_call::change(socket, Call::EndJob { job })?;
     Ok(ExitCode::Done)
 }
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use self::columns::Columns;
 use crate::args::{StatusArgs, StatusOutput};
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
 /// comes.
@@ -29,7 +29,7 @@ const ACTIONS_SHOWN: usize = 10;
 const PROMISED: &str = ">PROMISED";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
-    let status = daemon::status(&args.daemon.socket)?;
+    let status = daemon_call::status(&args.daemon.socket)?;
     if args.ready {
         let problem = ready::problem(&status);
         print::answer(&match &problem {

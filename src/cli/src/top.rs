@@ -9,7 +9,7 @@
 
 mod bars;
 mod model;
-mod view;
+mod screen;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -29,9 +29,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::bars::Ramp;
 use self::model::{Model, Wish};
-use self::view::Look;
+use self::screen::Look;
 use crate::args::TopArgs;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// Longest wait for a key: answers and signals are seen as soon as this.
 const WAIT: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, CliError> {
     if !io::stdin().is_terminal() {
         return Err(CliError::NoTerminal("stdin"));
     }
-    let mut model = Model::new(daemon::status(&args.daemon.socket)?);
+    let mut model = Model::new(daemon_call::status(&args.daemon.socket)?);
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(CliError::Terminal)?;
@@ -69,7 +69,7 @@ fn ask(socket: &Path, interval: Duration) -> Receiver<Result<Status, CliError>> 
         loop {
             std::thread::sleep(interval);
             // Nobody listens any more.
-            if sender.send(daemon::status(&socket)).is_err() {
+            if sender.send(daemon_call::status(&socket)).is_err() {
                 return;
             }
         }
@@ -106,7 +106,7 @@ fn watch(
                     ramp,
                     coloured,
                 };
-                frame.render_widget(Paragraph::new(view::draw(model, &look)), area);
+                frame.render_widget(Paragraph::new(screen::draw(model, &look)), area);
             })?;
             drawn = Some(Instant::now());
         }

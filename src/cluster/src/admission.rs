@@ -11,12 +11,12 @@ use std::num::NonZeroU32;
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 
+use crate::bypass::{Known, Placer, Way, Where};
 use crate::cards::{Beyond, Largest, beyond};
-use crate::handlers::{Known, Placer, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{
     ASK_LIMITS, MountKind, PROC, Signal, VISIBLE, by_mount, core_refusal, holds_ours, inside, list,
-    mounts_ours, named, of_mount, refusal, refusal_of, touches, uncountable, visible,
+    mounts_ours, named, of_mount, refusal_of, refusal_texts, touches, uncountable, visible,
 };
 
 /// Nodes that a pod's own selectors leave.
@@ -150,7 +150,8 @@ impl Container {
     /// A capability that no kernel of today has.
     fn unknown_capability(&self) -> Option<&str> {
         let is_known = |added: &str| {
-            is_all(added) || refusal::CAPABILITIES.iter().any(|(known, ..)| is_it(added, known))
+            is_all(added)
+                || refusal_texts::CAPABILITIES.iter().any(|(known, ..)| is_it(added, known))
         };
         self.capabilities.iter().map(String::as_str).find(|added| !is_known(added))
     }
@@ -278,12 +279,12 @@ fn of_asking(
 ) {
     amounts(pod, container, refuse);
     if container.privileged {
-        refuse(refusal::privileged());
+        refuse(refusal_texts::privileged());
     } else if !pod.own_users {
         let unknown = container.unknown_capability();
         // A node says whether it sees others' processes, by its `policy.host_pid`.
         let others_pids = false;
-        refusal::capability(|name| container.may_gain(name), unknown, others_pids)
+        refusal_texts::capability(|name| container.may_gain(name), unknown, others_pids)
             .map(&mut *refuse);
     }
     if let Some(ipc) = of_pod {
@@ -345,7 +346,7 @@ fn of_the_pod(
         Ok(_) => {}
     }
     if pod.needs_host_ipc(ipc) && !pod.host_ipc {
-        refuse(refusal::pod_without_host_ipc(pod.own_users));
+        refuse(refusal_texts::pod_without_host_ipc(pod.own_users));
     }
     if pod.host_pids {
         warn(own_pids());

@@ -22,17 +22,17 @@ use mpsgate_model::{CardReport, Kind, Layout, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 
 pub mod admission;
+pub mod bypass;
 pub mod cards;
+mod cluster_ledger;
 mod demand;
-pub mod handlers;
-mod ledger;
-mod place;
+mod ledger_snapshot;
+mod pod_cards;
 mod reason;
-mod snapshot;
 mod sums;
 
-pub use ledger::Ledger;
-pub use snapshot::{PodUse, Snapshot, Usage};
+pub use cluster_ledger::Ledger;
+pub use ledger_snapshot::{PodUse, Snapshot, Usage};
 
 /// A node as its labels and its report say.
 #[derive(Debug, Clone, PartialEq, Eq)]

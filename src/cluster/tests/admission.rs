@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_cluster::admission::{
     Container, Evaluated, Nodes, Pod, ShmVolume, evaluate, evaluate_way, is_shm,
 };
+use mpsgate_cluster::bypass::{Known, Placer, Where};
 use mpsgate_cluster::cards::Cards;
-use mpsgate_cluster::handlers::{Known, Placer, Where};
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, GpuNode, HandlerReport, Mib, Refusal, RuntimeClass};
 use mpsgate_policy::schedule::Word;

@@ -10,20 +10,20 @@
 //! is given the path of: no environment, no clock, no processes. All executables use it.
 
 mod error;
-mod file;
 mod keys;
 pub mod paths;
-mod reload;
-mod runtime;
+mod real_runtime;
+mod reload_rules;
 mod settings;
+mod settings_file;
 
 pub use error::{ConfigError, MAX_BYTES};
-pub use file::{Origin, runs_as_root};
-pub use reload::{Change, Taken};
-pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
+pub use real_runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
+pub use reload_rules::{Change, Taken};
 pub use settings::{
     Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig, Kubernetes,
     Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy, Privileged,
     Processes, Requests, Run, RunGroup, Runtime, Schedule, SlicesUid, Slurm, SlurmConf, Supervisor,
     Switch, Tolerance, Trust, Unallocated, VisibleDevices,
 };
+pub use settings_file::{Origin, runs_as_root};

@@ -20,8 +20,8 @@ pub use self::report::{check, check_dump, serves_cri};
 pub use self::trial::trial;
 use self::view::View;
 use crate::command_line::file;
+use crate::line_ends::{check_name, read};
 use crate::overlay::Overlay;
-use crate::text::{check_name, read};
 use crate::{Before, Change, ConfigureError, Options, Plan, Source, Version};
 
 /// Where containerd looks when it is told nothing else.

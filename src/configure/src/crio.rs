@@ -23,8 +23,8 @@ use self::handler::{Handler, INHERITS, Origin, PLATFORMS};
 pub use self::report::{check, check_dump};
 pub use self::trial::{Reading, reading, trial};
 use self::view::View;
+use crate::line_ends::{Frame, check_name, parent, read};
 use crate::overlay::Overlay;
-use crate::text::{Frame, check_name, parent, read};
 use crate::toml::{from_plain, lift_comments, open, set_in, table_in};
 use crate::{Change, ConfigureError, Options, Plan, Source, base};
 

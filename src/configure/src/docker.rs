@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::command_line::file;
 use crate::json::{Object, Style, quote};
-use crate::text::{Frame, check_name, read};
+use crate::line_ends::{Frame, check_name, read};
 use crate::{Before, Change, ConfigureError, Options, Plan, Report, Source, Way, base};
 
 /// Where dockerd looks when it is told nothing else.

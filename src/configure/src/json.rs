@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::ConfigureError;
-use crate::text::place;
+use crate::line_ends::place;
 
 /// An object and where its members stand.
 #[derive(Debug)]

@@ -18,11 +18,11 @@ pub mod disk;
 pub mod docker;
 mod error;
 mod json;
+mod line_ends;
 mod options;
 mod overlay;
 pub mod podman;
 mod source;
-mod text;
 mod toml;
 
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-use crate::text::{Frame, check_name, parent, read};
+use crate::line_ends::{Frame, check_name, parent, read};
 use crate::toml::{lift_comments, list, open, plain_table, set_in, table_in, with_all};
 use crate::{Change, ConfigureError, Options, Plan, Report, Source, Way, base};
 

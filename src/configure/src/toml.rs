@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
 use crate::ConfigureError;
-use crate::text::{Frame, place};
+use crate::line_ends::{Frame, place};
 
 /// A document, and how its file was framed.
 pub(crate) fn open(path: &Path, text: &str) -> Result<(Frame, DocumentMut), ConfigureError> {

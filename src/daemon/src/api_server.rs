@@ -1,7 +1,7 @@
 //! What the API server says of this node and its pods, for whoever asks. The task that follows it
 //! is [`pods`](crate::pods).
 
-pub(crate) mod slices;
+pub(crate) mod slices_asked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use mpsgate_model::{GpuUuid, Mib, PodContainer};
 use mpsgate_policy::ListedLimits;
 use tokio::sync::watch;
 
-use self::slices::Wanted;
+use self::slices_asked::Wanted;
 
 /// How long a pod is waited for that the API server has not shown: kubelet may have heard of it a
 /// moment before us.
@@ -118,7 +118,7 @@ impl ApiServer {
         let pods = Arc::clone(&self.pods.borrow());
         let asked = self.asked.borrow().clone();
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        slices::offered(&mut wanted, &pods, asked, largest_gib, Instant::now())
+        slices_asked::offered(&mut wanted, &pods, asked, largest_gib, Instant::now())
     }
 
     /// How it stands with the API server, for `status`.

@@ -1,9 +1,9 @@
 //! What is known of those around the node's state: kubelet, the engines, Prometheus. For status,
 //! metrics and the node's object; decides nothing about containers.
 
-pub(crate) mod claims;
-pub(crate) mod handlers;
-pub(crate) mod report;
+pub(crate) mod driver_status;
+pub(crate) mod handler_status;
+pub(crate) mod node_report;
 pub(crate) mod served;
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use mpsgate_api::Status;
 use mpsgate_node::Node;
 
-use self::claims::Claims;
-use self::handlers::Handlers;
+use self::driver_status::Claims;
+use self::handler_status::Handlers;
 use self::served::Served;
 
 /// Kubelet, engines and Prometheus, as last seen.

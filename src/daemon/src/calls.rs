@@ -1,18 +1,18 @@
 //! What callers want: reserve, activate, release and report are here.
 
 mod activate;
-mod asker;
-mod door;
-mod job;
+mod caller_process;
+mod open_door;
 mod reserve;
-mod run;
+mod run_call;
+mod slurm_job;
 
 use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_host::crash_point;
 use mpsgate_model::{Code, OneOf, PodContainer, Refusal};
-use mpsgate_node::refusals::Telling;
+use mpsgate_node::refusal_counts::Telling;
 use mpsgate_policy::NoteAction;
 use tokio::time::Instant;
 
@@ -21,8 +21,8 @@ use self::reserve::{Reservation, reserve};
 use crate::daemon::Daemon;
 use crate::files::FileKind;
 use crate::line::{Caller, Line, Speaker};
-use crate::machine::ThisMachine;
-use crate::{operator, reload, status, tell, terminate};
+use crate::real_machine::ThisMachine;
+use crate::{operator, reload_settings, status_call, tell, terminate};
 
 /// Of a sentence, what goes into the log: characters.
 const LONGEST_REASON: usize = 1024;
@@ -57,16 +57,16 @@ pub(crate) async fn handle(
         Call::Release(call) => release(daemon, line, &call).await,
         Call::Terminate(call) => terminate::prepare(daemon, line, &call).await,
         Call::Report(call) => Ok(report(daemon, &call)),
-        Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await))),
+        Call::Status => Ok(Reply::Status(Box::new(status_call::now(daemon).await))),
         Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await,
         Call::Disable { gpu } => operator::disable(daemon, line, &gpu).await,
         Call::Mps(call) => operator::mps(daemon, line, &call).await,
-        Call::Reload => reload::now(daemon, line).await,
+        Call::Reload => reload_settings::now(daemon, line).await,
         Call::Qualify(call) => operator::qualify(daemon, line, &call).await,
         Call::Resize(call) => operator::resize(daemon, line, &call).await,
-        Call::Run(call) => run::run(daemon, line, caller, &call).await,
-        Call::Job => job::job(daemon, line, caller).await,
-        Call::EndJob { job } => job::end(daemon, line, job).await,
+        Call::Run(call) => run_call::run(daemon, line, caller, &call).await,
+        Call::Job => slurm_job::job(daemon, line, caller).await,
+        Call::EndJob { job } => slurm_job::end(daemon, line, job).await,
     };
     answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into()))
 }

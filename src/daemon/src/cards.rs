@@ -15,14 +15,14 @@
 //! broken and count until their containers end; a new daemon is started beside them, and the gate
 //! hands nobody over to it before its limits are set.
 
+mod card_health;
 mod clients;
 mod events;
-mod health;
-mod limits;
+mod gate_socket;
 mod order;
-mod questions;
+mod server_limits;
 mod servers;
-mod share;
+mod shared_card;
 mod watch;
 mod wedge;
 
@@ -45,7 +45,7 @@ use crate::daemon::Daemon;
 use crate::hardware::control::InForce;
 use crate::hardware::{Fault, Ready};
 use crate::orders::Order;
-use crate::{DaemonError, process};
+use crate::{DaemonError, process_end};
 use mpsgate_host::clock::now_ms;
 
 /// Before MPS of a card is tried again.
@@ -138,7 +138,7 @@ impl CardTask {
         let daemon =
             ProcessId { pid: ready.control.pid, start_time: ready.daemon.process.start_ticks() };
         let socket = ready.mps.dirs().gate_socket();
-        let _answering = match questions::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
+        let _answering = match gate_socket::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
             Ok(answering) => answering,
             Err(error) => {
                 let why = format!("cannot bind {}: {error}", socket.display());
@@ -147,7 +147,7 @@ impl CardTask {
                 return self.back_off(card).await;
             }
         };
-        let mut ended = pin!(process::ended(&daemon));
+        let mut ended = pin!(process_end::ended(&daemon));
         let mut look = self.next_look();
         loop {
             let order = tokio::select! {
@@ -187,7 +187,7 @@ impl CardTask {
         self.watch = Watch::of(mps);
         self.happened(CardEvent::Silent(pid));
         let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
-        let mut ended = pin!(process::ended(&daemon));
+        let mut ended = pin!(process_end::ended(&daemon));
         let mut look = Instant::now();
         loop {
             let order = tokio::select! {
@@ -223,7 +223,7 @@ impl CardTask {
         self.happened(CardEvent::Orphaned(pids.to_vec()));
         let wait = self.backoff.pause();
         let orphans: Vec<ProcessId> =
-            pids.iter().filter_map(|pid| process::identify(*pid)).collect();
+            pids.iter().filter_map(|pid| process_end::identify(*pid)).collect();
         self.pause(card, wait, &orphans).await
     }
 
@@ -237,7 +237,7 @@ impl CardTask {
         let until = Instant::now() + wait;
         let mut ended = pin!(async {
             for process in gone {
-                process::ended(process).await;
+                process_end::ended(process).await;
             }
             if gone.is_empty() {
                 std::future::pending::<()>().await;

@@ -13,11 +13,12 @@
 //! reason stands in the log once per card and in `mpsgate status`.
 //!
 //! Where the kernel has no `dmem` the driver counts by itself, from the limit on, and by the
-//! nearest directory alone that has one ([`driver`] says what it does). So there a limit that came
-//! when a program may have run is told only while the driver counts all that NVML shows, and no
-//! cgroup below may have one of its own. A limit that no grant stands for is cleared ([`strays`]).
+//! nearest directory alone that has one ([`driver_limit`] says what it does). So there a limit that
+//! came when a program may have run is told only while the driver counts all that NVML shows, and
+//! no cgroup below may have one of its own. A limit that no grant stands for is cleared
+//! ([`strays`]).
 
-mod driver;
+mod driver_limit;
 mod strays;
 
 use std::collections::BTreeSet;
@@ -31,7 +32,7 @@ use mpsgate_node::card::{CardEvent, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::driver::Lack;
+use self::driver_limit::Lack;
 use self::strays::Strays;
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
@@ -120,7 +121,7 @@ async fn limit(daemon: &Daemon, entry: &Entry, is_late: impl Fn() -> bool) {
     };
     let root = daemon.paths.cgroups.clone();
     let asked = target.clone();
-    let set = move |hardware: &Hardware| driver::set(hardware, &root, &asked);
+    let set = move |hardware: &Hardware| driver_limit::set(hardware, &root, &asked);
     let hard = match daemon.blocking(set).await {
         Ok(hard) => hard,
         Err(lack) => return tell(daemon, &target, &Err(lack)),
@@ -137,7 +138,7 @@ async fn limit(daemon: &Daemon, entry: &Entry, is_late: impl Fn() -> bool) {
     }
     daemon.unwritten.notify_one();
     let root = daemon.paths.cgroups.clone();
-    let judge = move |h: &Hardware| (driver::held(h, &root, &target), target);
+    let judge = move |h: &Hardware| (driver_limit::held(h, &root, &target), target);
     let (held, target) = daemon.blocking(judge).await;
     daemon.node().set_held(&target.key, held.is_ok());
     tell(daemon, &target, &held.map(drop));
@@ -168,7 +169,7 @@ async fn resize(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Resul
     if let Some(target) = target {
         let target = Target { grant: each, ..target };
         let (root, asked) = (daemon.paths.cgroups.clone(), target.clone());
-        let set = move |hardware: &Hardware| driver::change(hardware, &root, &asked, has);
+        let set = move |hardware: &Hardware| driver_limit::change(hardware, &root, &asked, has);
         match daemon.blocking(set).await {
             Ok(hard) => {
                 daemon.node().record_limit(key, hard, target.late);
@@ -181,7 +182,7 @@ async fn resize(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Resul
                 let (root, target) =
                     (daemon.paths.cgroups.clone(), Target { grant: has, ..target });
                 let look =
-                    move |hardware: &Hardware| driver::held(hardware, &root, &target).is_ok();
+                    move |hardware: &Hardware| driver_limit::held(hardware, &root, &target).is_ok();
                 let held = daemon.blocking(look).await;
                 daemon.node().set_held(key, held);
                 return refuse(&trouble.why, &trouble.hint);
@@ -205,7 +206,7 @@ async fn clear(daemon: &Daemon, entry: &Entry) {
 
 async fn clear_at(daemon: &Daemon, target: Target) {
     let root = daemon.paths.cgroups.clone();
-    daemon.blocking(move |h| driver::clear(h, &root, &target)).await;
+    daemon.blocking(move |h| driver_limit::clear(h, &root, &target)).await;
 }
 
 /// Evaluates every recorded limit anew, and sets one again that is gone. The `first` time also what
@@ -224,11 +225,11 @@ async fn audit(daemon: &Daemon, first: bool) {
         let one = |mut target: Target| {
             // Nobody knows when one was set that is not recorded.
             target.late |= !target.recorded;
-            let mut held = driver::held(hardware, &root, &target);
+            let mut held = driver_limit::held(hardware, &root, &target);
             if target.recorded && matches!(&held, Err(lack) if lack.is_gone()) {
                 target.late = true;
-                held = driver::set(hardware, &root, &target)
-                    .and_then(|_| driver::held(hardware, &root, &target));
+                held = driver_limit::set(hardware, &root, &target)
+                    .and_then(|_| driver_limit::held(hardware, &root, &target));
                 if held.is_ok() {
                     log::warn!(
                         container = target.name.as_str(),

@@ -11,9 +11,9 @@
 //! What is prepared is in the ledger alone, so whichever instance kubelet asks knows it. `/run` is
 //! empty after a reboot, and so is the ledger: kubelet prepares again.
 
-mod driver;
-mod files;
+mod claim_files;
 mod offers;
+mod prepare_claim;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ use mpsgate_model::names::is_uid;
 use mpsgate_node::Node;
 use tokio::sync::watch;
 
-use self::driver::Driver;
+use self::prepare_claim::Driver;
 use crate::DaemonError;
-use crate::around::claims::Claims;
+use crate::around::driver_status::Claims;
 use crate::daemon::Daemon;
 use mpsgate_host::clock::now_ms;
 
@@ -141,7 +141,7 @@ async fn tend(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     loop {
         if written.is_none_or(|at| at.elapsed() >= REFRESH) {
             written = Some(Instant::now());
-            if let Err(refusal) = files::write_all(&daemon).await {
+            if let Err(refusal) = claim_files::write_all(&daemon).await {
                 log::error!(
                     reason = refusal.sentence.as_str(), hint = refusal.hint.as_str();
                     "files of claims are not written: their containers may not start"
@@ -153,7 +153,7 @@ async fn tend(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             let ended = ended(&daemon.node(), &pods, &mut over, Instant::now());
             for claim in ended {
                 log::warn!(claim_uid = claim.as_str(); "kubelet did not unprepare a claim: its pod has ended");
-                if let Err(refusal) = driver::take_back(&daemon, &claim).await {
+                if let Err(refusal) = prepare_claim::take_back(&daemon, &claim).await {
                     log::warn!(reason:% = refusal; "the file of a claim is not removed");
                 }
             }

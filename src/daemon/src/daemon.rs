@@ -1,7 +1,7 @@
 //! What all tasks share: the node's state, the drivers, the card tasks, and the one place
 //! where tasks are started, so that none can end unnoticed.
 
-mod sharing;
+mod sharing_change;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,17 +24,17 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
 use crate::around::Around;
-use crate::cdi;
 use crate::counters::Events;
-use crate::doors::{Door, Sockets};
 use crate::files::{FileKind, Files};
+use crate::grant_doors::{Door, Sockets};
 use crate::hardware::Hardware;
+use crate::node_cdi;
 use crate::orders::{HandedOver, LimitOrder, Order};
-use crate::settings::Settings;
-use crate::slurm::Slurm;
+use crate::scontrol::Slurm;
+use crate::settings_in_force::Settings;
 use crate::token_store::Tokens;
-use crate::usage::Usage;
-use crate::{DaemonError, Paths, card_news, exec_record, record, tell};
+use crate::usage_files::Usage;
+use crate::{DaemonError, Paths, card_news, exec_record, ledger_record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -68,7 +68,7 @@ pub(crate) struct Daemon {
     pub(crate) usage: Arc<Usage>,
     /// Those of the doors, as gates show them.
     pub(crate) sockets: Arc<Sockets>,
-    cdi: Mutex<cdi::Cache>,
+    cdi: Mutex<node_cdi::Cache>,
     card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
     /// To the task that has the driver limit cgroups.
@@ -126,7 +126,7 @@ impl Daemon {
             events: Events::new(),
             usage,
             sockets: Arc::new(Sockets::new()),
-            cdi: Mutex::new(cdi::Cache::new(cdi::DIRECTORIES)),
+            cdi: Mutex::new(node_cdi::Cache::new(node_cdi::DIRECTORIES)),
             card_tasks: Mutex::default(),
             tasks,
             limits,
@@ -245,7 +245,7 @@ impl Daemon {
     }
 
     /// The node's CDI specifications.
-    pub(crate) fn cdi(&self) -> MutexGuard<'_, cdi::Cache> {
+    pub(crate) fn cdi(&self) -> MutexGuard<'_, node_cdi::Cache> {
         self.cdi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -328,7 +328,7 @@ impl Daemon {
         let (node, file) = (Arc::clone(&self.node), Arc::clone(&self.ledger_file));
         let write = move || {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            record::write(&node, &mut file, changes)
+            ledger_record::write(&node, &mut file, changes)
         };
         self.files.run(FileKind::Ledger, write).await
     }

@@ -10,8 +10,8 @@ use mpsgate_model::{Backoff, GrantKey};
 
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
-use crate::process::ended;
-use crate::{DaemonError, cgroup, runs};
+use crate::process_end::ended;
+use crate::{DaemonError, container_cgroup, runs};
 
 /// First and last pause between two looks at a cgroup whose init has ended: its processes mostly
 /// end together, and a grant is to be free 100 ms later.
@@ -80,7 +80,8 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
             (cgroup.clone(), node.nested(entry))
         };
         // A cgroup that cannot be read is looked at again: memory in use is never given away.
-        let is_empty = |cgroup| cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
+        let is_empty =
+            |cgroup| container_cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
         if cgroup.clone().is_none_or(is_empty) {
             break cgroup.filter(|_| key.is_run());
         }

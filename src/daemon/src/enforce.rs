@@ -12,9 +12,9 @@ use mpsgate_model::ledger::{Entry, State};
 
 use tokio::time::timeout;
 
-use crate::cgroup::kill::Meant;
+use crate::container_cgroup::kill::Meant;
 use crate::daemon::Daemon;
-use crate::{cgroup, jobs, slurm};
+use crate::{container_cgroup, jobs, scontrol};
 
 /// How long a job lives on while its owner is told why it ends: its neighbours wait.
 const TELL: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(crate) async fn enforce(daemon: &Daemon, card: &GpuUuid, entry: &Entry, why:
     if daemon.settings.now().policy.enforce != Enforce::Kill {
         return report(daemon, card, Some(entry), why);
     }
-    if let Some(job) = slurm::job::id(&entry.grant.key) {
+    if let Some(job) = scontrol::job_cgroup::id(&entry.grant.key) {
         // Slurm takes no comment on a job that has ended.
         let text = format!("mpsgate ends it: {why}");
         let _ = timeout(TELL, jobs::comment(daemon, job, &text)).await;
@@ -40,9 +40,11 @@ pub(crate) async fn enforce(daemon: &Daemon, card: &GpuUuid, entry: &Entry, why:
     let state = entry.state.clone();
     let meant = Meant::of(&entry.grant, daemon.node().nested(entry));
     let work = move |_: &_| match &state {
-        State::Active { init, cgroup: Some(cgroup) } => cgroup::kill::kill(cgroup, init, &meant),
+        State::Active { init, cgroup: Some(cgroup) } => {
+            container_cgroup::kill::kill(cgroup, init, &meant)
+        }
         // With its init the rest of its pid namespace ends.
-        State::Active { init, cgroup: None } => cgroup::kill::kill_process(init),
+        State::Active { init, cgroup: None } => container_cgroup::kill::kill_process(init),
         State::Reserved { .. } => Ok(()),
     };
     let killed = daemon.blocking(work).await;

@@ -7,18 +7,18 @@ use mpsgate_host::format::FormatError;
 use mpsgate_model::GpuUuid;
 use mpsgate_node::holders::Holders;
 
-pub use crate::cdi::{Cache as Specifications, KIND};
+pub use crate::node_cdi::{Cache as Specifications, KIND};
 
 /// The pid, and the nested ones, in the `fdinfo` of a pidfd.
 #[must_use]
 pub fn fdinfo(text: &str) -> Option<(u32, Vec<u32>)> {
-    crate::process::parse_fdinfo(text).map(|found| (found.pid, found.nested))
+    crate::process_end::parse_fdinfo(text).map(|found| (found.pid, found.nested))
 }
 
 /// NVIDIA's majors in the text of `/proc/devices`.
 #[must_use]
 pub fn majors(text: &str) -> BTreeMap<String, u32> {
-    crate::devices::parse_majors(text)
+    crate::device_nodes::parse_majors(text)
 }
 
 /// `swarm-resource` in the NVIDIA container toolkit's settings.
@@ -46,5 +46,5 @@ pub fn managed(text: &[u8]) -> io::Result<BTreeSet<GpuUuid>> {
 /// # Errors
 /// What is wrong with it.
 pub fn holders(text: &[u8]) -> Result<BTreeMap<GpuUuid, Holders>, FormatError> {
-    crate::watchdog::record::parse(text)
+    crate::watchdog::pid_record::parse(text)
 }

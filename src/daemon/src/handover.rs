@@ -18,7 +18,7 @@ use crate::files::FileKind;
 use crate::hardware::Objection;
 use crate::line::Line;
 use crate::orders::Order;
-use crate::{cards, managed, process, snapshot};
+use crate::{cards, managed, process_end, snapshot};
 
 /// Holders that a refusal names.
 const NAMED: usize = 10;
@@ -209,7 +209,7 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
         )),
         Objection::InUse(pids) => {
             let foreign: Vec<u32> = pids.into_iter().filter(|pid| !own.contains(pid)).collect();
-            let named = few(foreign.iter().map(|pid| process::describe(*pid)), NAMED);
+            let named = few(foreign.iter().map(|pid| process_end::describe(*pid)), NAMED);
             (!foreign.is_empty()).then(|| {
                 let pids: Vec<String> = foreign.iter().take(NAMED).map(u32::to_string).collect();
                 Refusal::new(

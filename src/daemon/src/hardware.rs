@@ -27,12 +27,12 @@ use mpsgate_node::card::{CardId, Control, Ends, Trouble};
 
 mod compute_mode;
 pub(crate) mod control;
-mod share;
+mod shared_hardware;
 
 use self::control::{limit_default, mps_trouble, view};
 use crate::error::chain;
-use crate::settings::Settings;
-use crate::{Paths, process, qualification};
+use crate::settings_in_force::Settings;
+use crate::{Paths, answer_files, process_end};
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
 /// 550.163.01 without a GPU), and 0.1 s from 580 on, which looks at its card first (on an H200).
@@ -168,7 +168,7 @@ impl Hardware {
         let nvml = self.nvml().map_err(Fault::Failed)?;
         let uuid = card.uuid.as_str();
         let found = nvml.card(uuid).map_err(|error| Fault::Failed(gpu_trouble(&error)))?;
-        share::fits(&found, Schedule::Mps).map_err(Fault::Unfit)?;
+        shared_hardware::fits(&found, Schedule::Mps).map_err(Fault::Unfit)?;
         self.has_memory(card)?;
         self.keep_programs();
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
@@ -299,7 +299,7 @@ impl Hardware {
         let nvml = self.nvml().map_err(Objection::Failed)?;
         let failed = |error: GpuError| Objection::Failed(gpu_trouble(&error));
         let card = nvml.card(uuid).map_err(failed)?;
-        share::fits(&card, schedule).map_err(Objection::Unfit)?;
+        shared_hardware::fits(&card, schedule).map_err(Objection::Unfit)?;
         let users: Vec<u32> = nvml
             .processes(uuid)
             .map_err(failed)?
@@ -317,7 +317,7 @@ impl Hardware {
 
     /// How the answers of cards name the control program.
     pub(crate) fn control_program(&self) -> String {
-        qualification::control(&self.settings.now().mps.control)
+        answer_files::control(&self.settings.now().mps.control)
     }
 
     /// Servers of ours on the card, which `objections` reports as users.
@@ -381,7 +381,7 @@ fn cuda_library() -> Option<PathBuf> {
         let name = file.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("libnvidia-ml.so"))
     };
-    Some(process::mapped(&maps).map(Path::new).find(is_nvml)?.with_file_name("libcuda.so.1"))
+    Some(process_end::mapped(&maps).map(Path::new).find(is_nvml)?.with_file_name("libcuda.so.1"))
 }
 
 /// Why a card cannot be handed over.

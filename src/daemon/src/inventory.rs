@@ -12,7 +12,7 @@ use mpsgate_node::{Effect, NOT_YET, Node};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
-use crate::{DaemonError, cards, kubelet, qualification, snapshot};
+use crate::{DaemonError, answer_files, cards, kubelet, snapshot};
 
 /// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> bool {
     let found = daemon.blocking(look).await;
     let (known, kept) = (known(daemon, &found), daemon.paths.qualification());
     let read =
-        move |hardware: &Hardware| (hardware.control_program(), qualification::load(&kept, known));
+        move |hardware: &Hardware| (hardware.control_program(), answer_files::load(&kept, known));
     let (control, answers) = daemon.blocking(read).await;
     let kubelet = kubelet::has_kubelet(&daemon.paths);
     let answers = daemon.change(|node, effects| {
@@ -129,7 +129,7 @@ fn known(daemon: &Daemon, found: &Result<Inventory, Trouble>) -> Vec<GpuUuid> {
     all.filter(|uuid| node.card(uuid).is_none_or(Card::is_managed)).collect()
 }
 
-fn take_answers(node: &mut Node, answers: BTreeMap<GpuUuid, qualification::Found>) {
+fn take_answers(node: &mut Node, answers: BTreeMap<GpuUuid, answer_files::Found>) {
     for (uuid, found) in answers {
         let why = found.as_ref().err().cloned();
         if node.set_answers(&uuid, found)

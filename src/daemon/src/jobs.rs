@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::{Code, Mib, Refusal};
-use mpsgate_policy::slurm::{self, Device, Given, Named, Told};
+use mpsgate_policy::slurm_request::{self, Device, Given, Named, Told};
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
-use crate::slurm::{Known, Programs};
-use crate::turns::Turn;
+use crate::scontrol::{Known, Programs};
+use crate::user_turns::Turn;
 
 /// Between two looks at what Slurm thinks this node has, and between two that failed.
 const LOOK: Duration = Duration::from_secs(300);
@@ -57,7 +57,7 @@ fn differences(daemon: &Daemon, devices: &[Device]) -> Vec<String> {
     let node = daemon.node();
     let managed = node.cards().iter().filter(|card| card.is_managed() && !card.is_lost());
     let cards: Vec<(u32, Mib)> = managed.map(|card| (card.minor, card.memory)).collect();
-    slurm::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
+    slurm_request::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
 }
 
 /// The number of a job, and what Slurm has given it on this node. The turn is over when its
@@ -82,12 +82,12 @@ fn told(programs: &Programs, job: &Named, node: &str) -> Result<(u32, Option<Giv
     let mut name = job.to_string();
     for _ in 0..2 {
         let said = programs.job(&name).map_err(|error| silent(job, &error))?;
-        match slurm::given(&said.out, job, node)? {
+        match slurm_request::given(&said.out, job, node)? {
             Told::Job { id, given } => return Ok((id, given)),
             Told::Several(alone) => name = alone,
         }
     }
-    Err(slurm::unclear("it tells of several jobs where one is asked for"))
+    Err(slurm_request::unclear("it tells of several jobs where one is asked for"))
 }
 
 fn silent(job: &Named, error: &std::io::Error) -> Refusal {

@@ -7,10 +7,10 @@
 //! A scrape asks neither NVML nor a control daemon: it shows what whoever watches them saw last.
 //! Without its port the daemon goes on, tries again, and says so.
 
-mod http;
-mod list;
+mod metric_list;
+mod metrics_http;
+mod openmetrics;
 mod scrape;
-mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) async fn serve(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
                 daemon.around().endpoint = Endpoint { at: Some(at), error: None };
                 log::info!(address:% = at; "metrics are served");
                 tokio::select! {
-                    ended = http::listen(&daemon, &listener) => return ended,
+                    ended = metrics_http::listen(&daemon, &listener) => return ended,
                     () = daemon.metrics_moved.notified() => {}
                 }
             }

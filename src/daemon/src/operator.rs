@@ -1,11 +1,11 @@
 //! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it
-//! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS, `mpsgate
-//! qualify` (in `qualify`) asks what holds on it, `mpsgate resize` (in `resize`) changes a grant.
-//! All take turns.
+//! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps_stop`) ends its MPS,
+//! `mpsgate qualify` (in `qualify_card`) asks what holds on it, `mpsgate resize` (in
+//! `resize_grant`) changes a grant. All take turns.
 
-mod mps;
-mod qualify;
-mod resize;
+mod mps_stop;
+mod qualify_card;
+mod resize_grant;
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::line::Line;
 
 type Answer = Result<Reply, Refusal>;
 
-pub(crate) use mps::mps;
-pub(crate) use qualify::qualify;
-pub(crate) use resize::resize;
+pub(crate) use mps_stop::mps;
+pub(crate) use qualify_card::qualify;
+pub(crate) use resize_grant::resize;
 
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
 pub(crate) async fn enable(daemon: &Arc<Daemon>, line: &mut Line, gpu: &str) -> Answer {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_model::door::{Counts, Prepared};
+use mpsgate_model::door_file::{Counts, Prepared};
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
 use mpsgate_model::{GpuUuid, GrantKey, Instance, Mib, Refusal};
 use mpsgate_mps::Server;
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 
-use crate::{cgroup, process};
+use crate::{container_cgroup, process_end};
 
 /// What a card task is asked to do.
 #[derive(Debug)]
@@ -63,8 +63,10 @@ impl Doomed {
     /// Pids of the container's processes now. Without a cgroup on record, that of its init.
     pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
         match &self.cgroup {
-            Some(cgroup) => cgroup::own_processes(cgroup, &self.others),
-            None => Ok(process::is_seen(&self.init).then_some(self.init.pid).into_iter().collect()),
+            Some(cgroup) => container_cgroup::own_processes(cgroup, &self.others),
+            None => {
+                Ok(process_end::is_seen(&self.init).then_some(self.init.pid).into_iter().collect())
+            }
         }
     }
 }

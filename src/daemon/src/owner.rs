@@ -13,8 +13,8 @@ use std::path::Path;
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId, State};
 
-use crate::cgroup::{self, Paths};
-use crate::process;
+use crate::container_cgroup::{self, Paths};
+use crate::process_end;
 
 /// A process that does harm.
 #[derive(Debug, Clone)]
@@ -29,10 +29,10 @@ impl Culprit {
     /// Finds out whose `process` is, among `entries`. `None` once it has ended. Reads cgroups:
     /// blocks.
     pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> Option<Self> {
-        let words = process::describe(process.pid);
+        let words = process_end::describe(process.pid);
         let entry = of(process.pid, entries).cloned();
         // Still the same after all was read, so all that was read is its own.
-        process::is_seen(&process).then_some(Self { words, entry })
+        process_end::is_seen(&process).then_some(Self { words, entry })
     }
 
     /// For sentences: `container web, pid 77 (sh)`.
@@ -58,7 +58,7 @@ pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> io::Result<Option<&
     let cgroups = text_of(process.pid);
     let entry = Trees::default().owner(process.pid, cgroups.as_deref(), entries);
     // Still the same after all was read, so all that was read is its own.
-    if process::find(process.pid)? != Some(process) {
+    if process_end::find(process.pid)? != Some(process) {
         return Ok(None);
     }
     if entry.is_none() && cgroups.is_none() {
@@ -118,7 +118,7 @@ fn read(entries: &[Entry]) -> HashMap<u32, usize> {
     let mut owners = HashMap::new();
     for (at, cgroup, init) in cgroups {
         // A tree that cannot be read leaves its init alone.
-        let pids = cgroup::members(cgroup).unwrap_or_else(|_| [init.pid].into());
+        let pids = container_cgroup::members(cgroup).unwrap_or_else(|_| [init.pid].into());
         owners.extend(pids.into_iter().map(|pid| (pid, at)));
     }
     owners
@@ -136,5 +136,5 @@ fn shares_its_own_pids(pid: u32, init: &ProcessId) -> bool {
     inits.is_some()
         && inits != namespace("self")
         && inits == namespace(&pid.to_string())
-        && process::is_seen(init)
+        && process_end::is_seen(init)
 }

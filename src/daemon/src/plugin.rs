@@ -10,7 +10,7 @@
 //! Whom kubelet gave how much of what is in the token alone; whether it still fits, and on which
 //! card, is decided when the container brings it.
 
-mod host;
+mod resource_host;
 mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use mpsgate_node::Node;
 use mpsgate_policy::Condition;
 use tokio::sync::{oneshot, watch};
 
-use self::host::Plugin;
+use self::resource_host::Plugin;
 use self::unasked::Unasked;
 use crate::around::served::Served;
 use crate::daemon::Daemon;

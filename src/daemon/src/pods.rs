@@ -10,7 +10,7 @@
 //! Without an API server, or while it is away, tokens alone count, and what was heard last stays.
 
 mod leave;
-mod promises;
+mod pod_promises;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -26,8 +26,8 @@ use tokio::sync::watch;
 
 pub(crate) use self::leave::leave;
 use crate::api_server::ApiServer;
-use crate::api_server::slices::in_use;
-use crate::around::report;
+use crate::api_server::slices_asked::in_use;
+use crate::around::node_report;
 use crate::daemon::Daemon;
 use crate::{DaemonError, kubelet, tell};
 
@@ -107,7 +107,7 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         let current = Arc::clone(&pods.borrow_and_update());
         tell_state(&current.state, &mut told);
         if current.state.was_synced() {
-            promises::keep(&daemon, &current);
+            pod_promises::keep(&daemon, &current);
         }
         let using = if now.labels.slices { in_use(&current) } else { BTreeSet::new() };
         if used != using {
@@ -117,7 +117,7 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         tell::health(&api_server.recorder, &daemon.node(), &mut seen);
         tell::lost(&api_server.recorder, &current, &mut lost);
         let serves = kubelet::directory(&daemon).is_some();
-        let report = report::of(&daemon.node(), &daemon.around(), &current, serves);
+        let report = node_report::of(&daemon.node(), &daemon.around(), &current, serves);
         api_server.report.send_if_modified(|shown| {
             let differs = shown.as_ref() != Some(&report);
             if differs {

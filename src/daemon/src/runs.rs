@@ -10,8 +10,8 @@
 //! card that comes later is closed, too.
 
 mod bpf;
-mod devices;
-mod directory;
+mod device_rules;
+mod run_cgroup;
 mod scope;
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{Code, Grant, Instance, Refusal};
 
 use crate::node_root;
-use crate::process::ProcessId;
+use crate::process_end::ProcessId;
 
 /// How the names of all of them begin, and the digits behind it.
 const NAME: &str = "mpsgate-run-";
@@ -55,7 +55,7 @@ pub(crate) fn confine(
         Err("the node's systemd keeps its cgroups, and does not hear an mpsgated in a pod"
             .to_owned())
     } else {
-        directory::make(cgroups, &name, &grant.devices, process.pid)
+        run_cgroup::make(cgroups, &name, &grant.devices, process.pid)
     };
     made.map_err(|why| {
         Refusal::new(
@@ -99,7 +99,7 @@ pub(crate) fn remove_of(cgroups: &Path, instance: &Instance) {
 }
 
 fn remove_where(cgroups: &Path, granted: &BTreeSet<u64>, wanted: &dyn Fn(&Path, &str) -> bool) {
-    let found = crate::cgroup::paths(&hierarchy(cgroups), granted, MOST);
+    let found = crate::container_cgroup::paths(&hierarchy(cgroups), granted, MOST);
     for path in found.ok().flatten().unwrap_or_default() {
         if own_name(&path).is_some_and(|name| wanted(&path, name)) {
             remove_tree(&path);
@@ -107,7 +107,7 @@ fn remove_where(cgroups: &Path, granted: &BTreeSet<u64>, wanted: &dyn Fn(&Path, 
     }
 }
 
-/// Below which [`directory`] makes them.
+/// Below which [`run_cgroup`] makes them.
 fn hierarchy(cgroups: &Path) -> PathBuf {
     if cgroup::is_unified() { cgroups.to_owned() } else { cgroups.join("devices") }
 }
@@ -123,7 +123,7 @@ fn name_of(instance: &Instance) -> String {
     format!("{NAME}{}", instance.public())
 }
 
-/// The name of a directory that [`directory`] makes; `None` for any other.
+/// The name of a directory that [`run_cgroup`] makes; `None` for any other.
 fn own_name(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     let digits = name.strip_prefix(NAME)?;
@@ -132,7 +132,11 @@ fn own_name(path: &Path) -> Option<&str> {
 
 /// A process as root may have made cgroups below.
 fn remove_tree(directory: &Path) {
-    let paths = crate::cgroup::paths(directory, &BTreeSet::new(), crate::cgroup::MOST_PATHS);
+    let paths = crate::container_cgroup::paths(
+        directory,
+        &BTreeSet::new(),
+        crate::container_cgroup::MOST_PATHS,
+    );
     // Those below stand behind.
     for path in paths.ok().flatten().unwrap_or_default().iter().rev() {
         if fs::remove_dir(path).is_err() {

@@ -16,7 +16,7 @@ use mpsgate_policy::ToolkitNames;
 
 use crate::daemon::Daemon;
 use crate::files::{FileKind, write_file};
-use crate::{devices, kubelet, node_root, other_nodes};
+use crate::{device_nodes, kubelet, node_root, other_nodes};
 
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
@@ -102,7 +102,7 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         shared_memory: shared_memory.as_str().to_owned(),
         kubelet,
         cards,
-        majors: devices::majors(),
+        majors: device_nodes::majors(),
         swarm_resources: parse_swarm_resources(&toolkit),
         annotation_prefixes: parse_annotation_prefixes(&toolkit),
         other_nodes: other_nodes::find(Path::new("/"), &minors),

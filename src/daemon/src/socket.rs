@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::daemon::Daemon;
 use crate::line::{Caller, FRAME_LIMIT, Line, Speaker};
-use crate::users::{self, Members, Served};
+use crate::user_database::{self, Members, Served};
 use crate::{DaemonError, calls};
 
 /// Connections of root's at a time; the next ones wait in the kernel's queue.
@@ -41,7 +41,7 @@ const GROUP: Duration = Duration::from_secs(30);
 /// Makes the socket. Another living daemon is kept out by the ledger's lock before this.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
     let steps = crash_steps!("daemon.socket": "bound", "named");
-    mpsgate_host::socket::bind(path, steps)
+    mpsgate_host::bound_socket::bind(path, steps)
         .and_then(UnixListener::from_std)
         .map_err(|source| DaemonError::Socket { action: "bind", path: path.to_owned(), source })
 }
@@ -198,7 +198,7 @@ impl Visitor {
         if !self.seat.serve() {
             return None;
         }
-        Some(users::check(daemon, line, uid, &self.served, turn).await)
+        Some(user_database::check(daemon, line, uid, &self.served, turn).await)
     }
 }
 

@@ -20,11 +20,11 @@ use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
-use crate::cgroup::kill::Meant;
+use crate::container_cgroup::kill::Meant;
 use crate::daemon::Daemon;
 use crate::line::Line;
 use crate::orders::{Doomed, LimitOrder, Order};
-use crate::{cgroup, process};
+use crate::{container_cgroup, process_end};
 
 /// For the clients: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
@@ -66,18 +66,18 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) {
     // Where it has just ended the order to clear may not be carried out yet.
     if let Some((entry, others)) = found {
         let State::Active { init, cgroup: Some(cgroup) } = entry.state else { return };
-        let refuses = removal == Removal::Ended && process::is_alive(&init);
+        let refuses = removal == Removal::Ended && process_end::is_alive(&init);
         if entry.cgroup_limit.is_none() || refuses {
             return;
         }
         let meant = Meant::of(&entry.grant, others);
-        let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &meant);
+        let kill = move |_: &_| container_cgroup::kill::kill(&cgroup, &init, &meant);
         if let Err(error) = daemon.blocking(kill).await {
             let container = entry.grant.name();
             log::warn!(container = container.as_str(), reason:% = error; "removed with the limit of its cgroup");
             return;
         }
-        if timeout_at(deadline, process::ended(&init)).await.is_err() {
+        if timeout_at(deadline, process_end::ended(&init)).await.is_err() {
             return;
         }
         daemon.change(|node, effects| {

@@ -12,7 +12,7 @@
 
 mod act;
 mod owners;
-pub(crate) mod record;
+pub(crate) mod pid_record;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_node::Backend;
 use mpsgate_node::card::{Card, CardEvent, CardId, Trouble, Watched};
-use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, decide};
+use mpsgate_node::overuse::{Kind, Limit, Look, Rules, Seen, decide};
 use mpsgate_policy::{Conclusion, TOLERANCE};
 use tokio::time::Instant;
 
@@ -170,7 +170,7 @@ fn look(
     entries: &[Entry],
 ) -> Result<Look, Trouble> {
     // First: whoever has started since is not whom NVML names.
-    let before = crate::process::ticks_now();
+    let before = crate::process_end::ticks_now();
     let list = hardware.users(card.uuid.as_str())?;
     let mut servers = None;
     let is_server = |pid| servers.get_or_insert_with(|| hardware.own_servers(card)).contains(&pid);

@@ -10,7 +10,7 @@ use std::fmt;
 use mpsgate_model::{GpuUuid, Mib, Resource};
 
 use crate::api::ContainerAllocateResponse;
-use crate::resource::{has_seeds_env, most};
+use crate::resource_kind::{has_seeds_env, most};
 use crate::{DeviceId, Inventory};
 
 /// The annotation with the token. Any other annotation counts no more than a pod author's own.

@@ -24,25 +24,25 @@
 pub mod api;
 
 mod allocate;
+mod device_id;
 mod devices;
 mod error;
-mod event;
-mod host;
-mod id;
-mod plugin;
+mod frame_scan;
+mod plugin_event;
+mod plugin_host;
+mod plugin_server;
+mod plugin_socket;
 mod preferred;
-mod registration;
-mod resource;
-mod scan;
-mod server;
-mod socket;
+mod register;
+mod resource_kind;
+mod served_resource;
 
 pub use allocate::{Allocation, Denied};
+pub use device_id::{BadId, DeviceId};
 pub use devices::{Inventory, Stock, list};
 pub use error::{DevicesError, PluginError};
-pub use event::Event;
-pub use host::{Host, Pending};
-pub use id::{BadId, DeviceId};
 pub use mpsgate_kubelet::{Level, MESSAGE_LIMIT, Retry, SocketEvent};
-pub use plugin::{Pace, Place, serve};
+pub use plugin_event::Event;
+pub use plugin_host::{Host, Pending};
 pub use preferred::prefer;
+pub use served_resource::{Pace, Place, serve};

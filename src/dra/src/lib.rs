@@ -20,29 +20,29 @@
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, unused_qualifications, reason = "made by tonic-prost-build")]
 pub mod api;
 
-mod cdi;
-mod claims;
-mod driver;
+mod allocation;
+mod call_claims;
+mod claim_cdi;
+mod claim_status;
+mod device_health;
+mod dra_driver;
+mod driver_event;
+mod driver_host;
+mod driver_server;
 mod error;
-mod event;
-mod health;
-mod host;
 mod parameters;
-mod read;
 mod registration;
-mod server;
 mod slice;
-mod status;
 
-pub use cdi::{device_id, file, file_name, is_file_name, variable};
-pub use driver::{Pace, Place, serve};
+pub use allocation::{Here, RESULTS_MAX, read};
+pub use claim_cdi::{device_id, file, file_name, is_file_name, variable};
+pub use claim_status::{news, status};
+pub use device_health::DeviceHealth;
+pub use dra_driver::{Pace, Place, serve};
+pub use driver_event::Event;
+pub use driver_host::{Host, Pending, PreparedDevice};
 pub use error::DriverError;
-pub use event::Event;
-pub use health::DeviceHealth;
-pub use host::{Host, Pending, PreparedDevice};
 pub use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 pub use mpsgate_kubelet::{Level, Retry, SocketEvent};
 pub use parameters::{API_VERSION, Grant, KIND, PARAMETERS_MAX, ParametersError};
-pub use read::{Here, RESULTS_MAX, read};
 pub use slice::{DEVICES_MAX, Offer, TROUBLE_TAINT, Unoffered, device_name, left_out, spec};
-pub use status::{news, status};

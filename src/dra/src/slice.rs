@@ -14,7 +14,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use mpsgate_model::{DRIVER, GpuUuid, Mib};
 
-use crate::status::cut;
+use crate::claim_status::cut;
 
 /// The most devices of a slice in which any has a taint
 /// (`ResourceSliceMaxDevicesWithAdvancedFeatures`; without taints it is 128). It always applies, so

@@ -10,13 +10,13 @@
 //! parser.
 
 mod error;
+mod error_lines;
 mod exit;
 pub mod logging;
 pub mod print;
-mod report;
-mod run;
+mod program_main;
 
 pub use error::{EdgeError, Remedy};
+pub use error_lines::report;
 pub use exit::ExitCode;
-pub use report::report;
-pub use run::run;
+pub use program_main::run;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use mpsgate_model::door::Container;
+use mpsgate_model::door_file::Container;
 use mpsgate_model::{Bucket, Rate};
 
-use crate::client::Reason;
+use crate::handshake::Reason;
 
 /// A client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

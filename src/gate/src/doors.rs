@@ -18,7 +18,7 @@
 //! One client at a time is being handed over. Turns go from container to container, so that many
 //! clients of one keep the others waiting no longer than one of its clients does.
 
-mod checks;
+mod client_checks;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,12 +26,12 @@ use std::time::{Duration, Instant};
 
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_model::Instance;
-use mpsgate_model::door::{Container, Counts};
+use mpsgate_model::door_file::{Container, Counts};
 
-use crate::client::{Heard, Peer, Reason, Words};
 use crate::door::{Bounds, ClientId, Door};
-use crate::effect::{Effect, Failure};
-use crate::wire::Message;
+use crate::door_effect::{Effect, Failure};
+use crate::handshake::{Heard, Peer, Reason, Words};
+use crate::mps_wire::Message;
 
 /// After an mpsgated or a control daemon that could not be reached.
 const RETRY: Duration = Duration::from_millis(100);

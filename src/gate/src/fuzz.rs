@@ -1,9 +1,9 @@
 //! For `tests/properties` alone: parsers of what others wrote.
 
-use mpsgate_model::door::{self, Container, LONGEST_LINE, Prepared, Question};
+use mpsgate_model::door_file::{self, Container, LONGEST_LINE, Prepared, Question};
 
-use crate::client::{Heard, Peer, Words};
-use crate::wire::{CREDENTIALS, LONGEST, Message, Sender, Word};
+use crate::handshake::{Heard, Peer, Words};
+use crate::mps_wire::{CREDENTIALS, LONGEST, Message, Sender, Word};
 
 /// Holds what must hold for the messages of a client. Each begins with two bytes: what comes with
 /// it, and its length.
@@ -44,8 +44,8 @@ pub fn conversation(data: &[u8]) {
 /// Where it does not.
 pub fn container(data: &[u8]) {
     let (name, file) = data.split_at(data.iter().position(|byte| *byte == b'\n').unwrap_or(0));
-    if let Some(name) = std::str::from_utf8(name).ok().and_then(door::instance_of) {
-        assert_eq!(door::instance_of(&door::file_name(&name)).as_ref(), Some(&name));
+    if let Some(name) = std::str::from_utf8(name).ok().and_then(door_file::instance_of) {
+        assert_eq!(door_file::instance_of(&door_file::file_name(&name)).as_ref(), Some(&name));
         assert!(!name.as_str().contains(['/', '.']));
     }
     let Ok(container) = Container::read(file) else { return };

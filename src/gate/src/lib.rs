@@ -12,34 +12,34 @@
 //! One thread, no async, no settings: it reads what containers send, and holds two capabilities. It
 //! decides nothing about memory.
 
-mod arguments;
-mod call;
-mod client;
+mod args;
 pub mod confine;
-mod directory;
+mod control_call;
 mod door;
+mod door_directory;
+mod door_effect;
 mod doors;
-mod effect;
 mod error;
 pub mod filter;
 #[doc(hidden)]
 pub mod fuzz;
+mod gate_lock;
+mod handshake;
 mod kernel;
-mod lock;
+mod listener_store;
+pub mod mount_view;
+mod mps_wire;
 mod parent;
 mod question;
 mod serve;
-mod signals;
+mod signal_wait;
 mod sockets;
-mod store;
-pub mod view;
-mod wire;
 
-pub use arguments::{Arguments, command};
+pub use args::{Arguments, command};
 pub use door::Bounds;
 pub use error::GateError;
-pub use lock::{Lock, lock};
-pub use mpsgate_model::door::Container;
+pub use gate_lock::{Lock, lock};
+pub use listener_store::Store;
+pub use mpsgate_model::door_file::Container;
 pub use parent::start_all;
 pub use serve::{Options, serve};
-pub use store::Store;

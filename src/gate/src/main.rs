@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use mpsgate_config::LogLevel;
 use mpsgate_edge::logging;
 use mpsgate_gate::{
-    Arguments, Bounds, GateError, Options, Store, confine, filter, lock, serve, start_all, view,
+    Arguments, Bounds, GateError, Options, Store, confine, filter, lock, mount_view, serve,
+    start_all,
 };
-use mpsgate_model::door::QUESTIONS;
+use mpsgate_model::door_file::QUESTIONS;
 
 fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
@@ -35,7 +36,7 @@ fn gate(mps: &Path, number: u32) -> Result<(), GateError> {
     confine::raise_nofile()?;
     // All before the first byte of a container. What it sees its unit has narrowed, if it has one.
     if !matches!(store, Store::Systemd) {
-        view::narrow(mps)?;
+        mount_view::narrow(mps)?;
     }
     confine::confine()?;
     filter::install()?;

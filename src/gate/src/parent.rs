@@ -22,7 +22,7 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::process::{Pid, Signal as ToSend, kill_process};
 
 use crate::error::GateError;
-use crate::signals::receive;
+use crate::signal_wait::receive;
 
 /// Until a gate that has ended is started again, at first as its unit has it.
 const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));

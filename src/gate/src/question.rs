@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::door::{LONGEST_LINE, Prepared, Question};
+use mpsgate_model::door_file::{LONGEST_LINE, Prepared, Question};
 
 use crate::sockets::{self, Heard};
 

@@ -1,7 +1,7 @@
 //! The loop: what has happened goes to the doors, what they want is done.
 
-mod calls;
 mod listeners;
+mod pending_calls;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,19 +14,19 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::call::Call;
-use crate::client::{Peer, Reason};
-use crate::directory::{Changed, Directory};
+use crate::control_call::Call;
 use crate::door::{Bounds, ClientId};
+use crate::door_directory::{Changed, Directory};
+use crate::door_effect::{Effect, Known};
 use crate::doors::{Doors, Whose};
-use crate::effect::{Effect, Known};
 use crate::error::GateError;
+use crate::handshake::{Peer, Reason};
 use crate::kernel::ThisKernel;
+use crate::listener_store::Store;
+use crate::mps_wire::HELLO;
 use crate::question::Asked;
-use crate::signals::receive;
+use crate::signal_wait::receive;
 use crate::sockets::{self, Answer, Heard};
-use crate::store::Store;
-use crate::wire::HELLO;
 
 /// Connections of one container that are accepted before others are looked at.
 const AT_ONCE: usize = 16;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_model::door::SOCKET;
+use mpsgate_model::door_file::SOCKET;
 use nix::cmsg_space;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg,
@@ -23,8 +23,10 @@ use rustix::net::{
 };
 use rustix::process::{Gid, Pid, Uid, getpid};
 
-use crate::client::Peer;
-use crate::wire::{ACKNOWLEDGEMENT, ANSWER, CREDENTIALS, HELLO, LONGEST, Message, Sender, Word};
+use crate::handshake::Peer;
+use crate::mps_wire::{
+    ACKNOWLEDGEMENT, ANSWER, CREDENTIALS, HELLO, LONGEST, Message, Sender, Word,
+};
 
 /// The same before it can be seen.
 const BESIDE: &str = ".control.new";

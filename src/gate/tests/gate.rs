@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
-use mpsgate_host::door::Kind as DoorKind;
+use mpsgate_host::door_place::Kind as DoorKind;
 use mpsgate_model::Instance;
-use mpsgate_model::door::{Counts, Question, Reason};
+use mpsgate_model::door_file::{Counts, Question, Reason};
 use mpsgate_mps::{ControlDaemon, MpsInstance, Signal};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

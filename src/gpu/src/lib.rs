@@ -5,18 +5,18 @@
 //! `spawn_blocking`. Decides nothing about grants. Called by the daemon and the operator's command,
 //! never by the shim.
 
-mod card;
 mod error;
-mod limits;
-mod memory;
+mod gpu_processes;
+mod memory_limits;
 mod nvml;
-mod process;
+mod nvml_card;
+mod offered_memory;
 mod simulated;
 
-pub use card::{Card, MigState, Unfit};
 pub use error::{CardAction, CardError, GpuError, LimitAction};
-pub use limits::{MemoryLimit, MemoryLimits};
-pub use memory::advertised_mib;
+pub use gpu_processes::{GpuProcess, ProcessKind, ProcessList};
+pub use memory_limits::{MemoryLimit, MemoryLimits};
 pub use nvml::Nvml;
+pub use nvml_card::{Card, MigState, Unfit};
 pub use nvml_wrapper::error::NvmlError;
-pub use process::{GpuProcess, ProcessKind, ProcessList};
+pub use offered_memory::advertised_mib;

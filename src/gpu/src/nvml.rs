@@ -8,8 +8,8 @@ use mpsgate_model::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, cuda_driver_version_major, cuda_driver_version_minor};
 
-use crate::card::{of_nvml, to_nvml};
-use crate::process::{lists_are_sound, merge, retry_insufficient};
+use crate::gpu_processes::{lists_are_sound, merge, retry_insufficient};
+use crate::nvml_card::{of_nvml, to_nvml};
 use crate::simulated::is_simulated;
 use crate::{
     Card, CardAction, CardError, GpuError, GpuProcess, MigState, ProcessKind, ProcessList,

@@ -1,6 +1,6 @@
 //! The cgroups of processes.
 
-mod paths;
+mod proc_cgroup;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::FsWord;
 use serde::{Deserialize, Serialize};
 
-pub use self::paths::Paths;
+pub use self::proc_cgroup::Paths;
 use crate::process::shown;
 use crate::procfs;
 

@@ -4,10 +4,11 @@
 //! touches the machine uses it, the shim among them: so it has no threads, no environment, and few
 //! dependencies.
 
+pub mod bound_socket;
 pub mod cgroup;
 pub mod clock;
 pub mod crash;
-pub mod door;
+pub mod door_place;
 pub mod engine;
 pub mod exchange;
 pub mod fd_store;
@@ -18,4 +19,3 @@ pub mod procfs;
 pub mod program;
 pub mod random;
 pub mod seats;
-pub mod socket;

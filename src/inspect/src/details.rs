@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
+use crate::node_rows::{NodeView, PENDING, PodView, Source, View};
 use crate::summary::{percent, together, wide_cells};
 use crate::table::{Cell, Table};
-use crate::view::{NodeView, PENDING, PodView, Source, View};
 
 /// A block for each node, and the total of the whole cluster.
 pub(crate) fn render(view: &View, wide: bool, coloured: bool) -> String {

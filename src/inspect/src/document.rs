@@ -4,7 +4,7 @@ use mpsgate_edge::{EdgeError, print};
 use serde::Serialize;
 
 use crate::beyond::Beyond;
-use crate::view::{Device, NodeView, PodView, View};
+use crate::node_rows::{Device, NodeView, PodView, View};
 
 /// It changes with the meaning of any field; new fields do not change it.
 const SCHEMA: u32 = 1;

@@ -19,9 +19,9 @@ mod document;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod node_rows;
 mod summary;
 mod table;
-mod view;
 
 use std::ffi::OsString;
 
@@ -32,7 +32,7 @@ use mpsgate_model::printable::plain;
 
 use crate::args::{Cli, Output};
 pub use crate::error::InspectError;
-use crate::view::View;
+use crate::node_rows::View;
 
 /// The command line as clap's description, for pages and completions.
 #[must_use]

@@ -1,7 +1,7 @@
 //! One line for each node: the allocated memory of each card.
 
+use crate::node_rows::{Device, NodeView, PENDING, View};
 use crate::table::{Cell, Paint, Table};
-use crate::view::{Device, NodeView, PENDING, View};
 
 /// The percentage from which a card is nearly full.
 const NEARLY: i64 = 90;

@@ -8,14 +8,14 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod directory;
 mod error;
-mod event;
+mod kubelet_directory;
+mod kubelet_socket;
 mod retry;
-mod socket;
+mod socket_event;
 
-pub use directory::{Changes, Stamp, check, is_root, socket};
 pub use error::SocketError;
-pub use event::{Level, SocketEvent};
+pub use kubelet_directory::{Changes, Stamp, check, is_root, socket};
+pub use kubelet_socket::{MESSAGE_LIMIT, Socket, Talk, converse};
 pub use retry::{Retries, Retry};
-pub use socket::{MESSAGE_LIMIT, Socket, Talk, converse};
+pub use socket_event::{Level, SocketEvent};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mpsgate_model::Backoff;
 use tokio::time::Instant;
 
-use crate::directory::Changes;
+use crate::kubelet_directory::Changes;
 
 /// How long to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::cluster::{relay, uid};
+use crate::cluster_watch::{relay, uid};
 use crate::follow::follow;
 use crate::listen::Lists;
 use crate::objects::Objects;

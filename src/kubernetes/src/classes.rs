@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use mpsgate_model::RuntimeClass;
 
-use crate::cluster::{named, relay};
+use crate::cluster_watch::{named, relay};
 use crate::follow::follow;
 use crate::listen::Lists;
 use crate::objects::Objects;

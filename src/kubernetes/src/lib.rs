@@ -11,65 +11,65 @@
 //!  resource_slices() ──► watch::Receiver<Arc<Slices>>  ◄── watch::Sender<Wanted>: the cards as devices of DRA
 //! ```
 
+mod api_access;
 mod asked;
-mod bind;
 mod bound_pod;
 mod chosen;
-mod claims;
+mod claim_api;
 mod classes;
-mod cluster;
+mod cluster_watch;
 mod error;
 mod event;
 mod event_fold;
 mod follow;
 #[doc(hidden)]
 pub mod fuzz;
-mod handlers;
+mod handler_annotation;
 mod lease;
 mod listen;
-mod node;
+mod node_object;
 mod node_task;
 mod objects;
 mod placed;
 mod pod;
-mod pods;
+mod pod_binding;
+mod pod_watch;
 mod rbac;
 mod read;
-mod removal;
+mod removal_api;
 mod requests;
+mod resource_slice;
 mod seen;
-mod settings;
 mod slice_spec;
-mod slices;
 mod time;
 mod wire;
 
+pub use api_access::{Patience, Settings, Source};
 pub use asked::{SliceSize, slices_asked};
-pub use bind::{Binder, Fetched, WriteError};
 pub use bound_pod::{BoundPod, bound_pods};
-pub use claims::{Claims, memory_asked, parse_claim};
+pub use claim_api::{Claims, memory_asked, parse_claim};
 pub use classes::runtime_classes;
-pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
+pub use cluster_watch::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
 pub use event::{Recorder, events};
 pub use event_fold::{Event, Reason, Severity, Subject};
 pub use follow::State;
-pub use handlers::{BYPASS, HANDLERS, parse_handlers};
+pub use handler_annotation::{BYPASS, HANDLERS, parse_handlers};
 pub use lease::{Lead, LeaseSettings, lead};
-pub use node::{
+pub use node_object::{
     CARDS, CONDITION, ConditionReport, Labels, Node, NodeReport, REMOVAL, SHARED, parse_cards,
 };
 pub use node_task::node;
 pub use placed::{Placed, WRITTEN};
 pub use pod::{Container, Lifecycle, LimitError, Limits, PLACEMENT, Pod, Pods, parse_limits};
-pub use pods::{pods, wait_for_pod};
+pub use pod_binding::{Binder, Fetched, WriteError};
+pub use pod_watch::{pods, wait_for_pod};
 pub use rbac::{
     DRA_RULES, REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_DRA_RULES,
     SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES, SCHEDULER_RULES,
 };
 pub use read::LeftOut;
-pub use removal::{Remains, Remover, Which};
+pub use removal_api::{Remains, Remover, Which};
+pub use resource_slice::{Slices, Wanted, resource_slices};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
-pub use settings::{Patience, Settings, Source};
-pub use slices::{Slices, Wanted, resource_slices};
 pub use time::now;

@@ -14,9 +14,9 @@ use kube::runtime::watcher::Event;
 use serde_json::value::RawValue;
 
 use crate::Error;
+use crate::api_access::Patience;
 use crate::objects::{Objects, PAGE};
 use crate::read::{Found, Object, read};
-use crate::settings::Patience;
 
 /// Where a list comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

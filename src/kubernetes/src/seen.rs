@@ -9,10 +9,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use mpsgate_model::{GPU_COUNT, GPU_MEMORY, parse_count};
 
-use crate::node::CARDS;
+use crate::api_access::unquoted;
+use crate::node_object::CARDS;
 use crate::objects::{Objects, PAGE};
 use crate::read::{Found, LeftOut, Object, part};
-use crate::settings::unquoted;
 use crate::wire::{Quantity, WireNode, WirePod};
 use crate::{Labels, Node, Pod};
 

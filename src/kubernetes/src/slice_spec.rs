@@ -1,4 +1,5 @@
-//! A ResourceSlice's name, and what of it an API server has not kept. Pure; `slices` does it.
+//! A ResourceSlice's name, and what of it an API server has not kept. Pure; `resource_slice` does
+//! it.
 
 use mpsgate_model::parse_nanos;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use serde::{Deserialize, Serialize};
 
 /// Why a text is not an identifier.

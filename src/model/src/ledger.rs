@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{GpuUuid, Grant, GrantKey, Handed, Mib, PreparedClaim};
 
-mod claims;
 mod handed;
+mod prepared;
 mod promises;
 
-pub use self::claims::{PrepareError, Unprepared};
+pub use self::prepared::{PrepareError, Unprepared};
 pub use self::promises::Promise;
 pub use mpsgate_host::cgroup::CgroupId;
 pub use mpsgate_host::process::ProcessId;

@@ -11,19 +11,19 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod backoff;
-mod card;
 mod claim;
-mod cluster;
-pub mod door;
+mod cluster_facts;
+pub mod door_file;
 mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
 mod likely;
 pub mod names;
+mod node_card;
 mod number;
 mod one_of;
-mod pod;
+mod pod_container;
 pub mod printable;
 mod qualification;
 mod quantity;
@@ -33,9 +33,10 @@ mod request;
 mod resource;
 
 pub use backoff::Backoff;
-pub use card::{ComputeMode, NodeCard, WedgeCause};
 pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
-pub use cluster::{By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass};
+pub use cluster_facts::{
+    By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass,
+};
 pub use grant::{
     Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
 };
@@ -43,9 +44,10 @@ pub use grant::{
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance, user_shown};
 pub use likely::{ANY_CARD, quantity as likely_quantity};
+pub use node_card::{ComputeMode, NodeCard, WedgeCause};
 pub use number::{QuantityError, parse_count, parse_nanos};
 pub use one_of::{OneOf, Words};
-pub use pod::{Handed, PodContainer};
+pub use pod_container::{Handed, PodContainer};
 pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;
 pub use rate::{Bucket, Lines, Rate};

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::MpsError;
+use crate::file_lock;
 use crate::layout::MpsDirectories;
-use crate::lock;
-use crate::process::POLL;
+use crate::mps_process::POLL;
 use crate::protocol::{
     Answer, Command, Rejection, SENTINEL, ServerStatus, limit_matches, split_sentinel,
 };
-use crate::run::{Failure, OUTPUT_CAP, run};
+use crate::subprocess::{Failure, OUTPUT_CAP, run};
 
 /// The time after which a control daemon counts as wedged; it answers within 5 ms (measured).
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -289,7 +289,7 @@ impl Channel {
             }
         };
         loop {
-            let file = lock::open(&path).map_err(|source| self.no_lock_file(source))?;
+            let file = file_lock::open(&path).map_err(|source| self.no_lock_file(source))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 // A stop removed it during the wait: a lock on it excludes nobody.
                 Ok(held) if is_at(&held, &path) => return Ok((turn, held)),

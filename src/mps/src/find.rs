@@ -7,10 +7,10 @@
 use std::ffi::OsStr;
 
 use crate::error::MpsError;
+use crate::file_lock::lock_holder;
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::kept::SERVER_PROGRAM;
-use crate::lock::lock_holder;
-use crate::process::{Process, all_pids, all_running};
+use crate::kept_programs::SERVER_PROGRAM;
+use crate::mps_process::{Process, all_pids, all_running};
 
 impl MpsInstance {
     /// The daemon that runs in this directory, if any. It does not ask the channel, so it finds a

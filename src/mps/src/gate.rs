@@ -4,9 +4,9 @@
 use mpsgate_host::crash_point;
 
 use crate::error::MpsError;
+use crate::file_lock::lock_holder;
 use crate::instance::MpsInstance;
-use crate::lock::lock_holder;
-use crate::process::Process;
+use crate::mps_process::Process;
 use crate::spawner::Spawner;
 use crate::stop::end;
 

@@ -14,7 +14,7 @@ use mpsgate_host::file::{self, Durability, New};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::process::{POLL, Process};
+use crate::mps_process::{POLL, Process};
 use crate::spawner::{Spawner, Started, UnitSpawner};
 use crate::supervisor::{Answer, HoldError, Request, Start, ask, open_log};
 
@@ -229,7 +229,7 @@ impl OwnHolder {
             .arg("--gate")
             .arg(&self.gate)
             .env_clear()
-            .env("PATH", crate::run::FIXED_PATH)
+            .env("PATH", crate::subprocess::FIXED_PATH)
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(log)

@@ -1,6 +1,6 @@
 //! One card's control daemon: its program, directories and settings.
 //!
-//! `find.rs` finds it, `start.rs` starts it, and `state.rs` reads its state.
+//! `find.rs` finds it, `start.rs` starts it, and `mps_state.rs` reads its state.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::channel::Channel;
 use crate::error::MpsError;
 use crate::layout::MpsDirectories;
-use crate::process::Process;
+use crate::mps_process::Process;
 use crate::root::Root;
 
 /// The control daemon of one card, running or not.
@@ -139,7 +139,7 @@ impl MpsInstance {
         let mut path =
             self.binary.parent().unwrap_or_else(|| Path::new("/usr/bin")).as_os_str().to_owned();
         path.push(":");
-        path.push(crate::run::FIXED_PATH);
+        path.push(crate::subprocess::FIXED_PATH);
         let mut environment = vec![
             ("PATH", path),
             ("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe_dir().into()),

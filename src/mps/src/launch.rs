@@ -27,9 +27,9 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
 
 use crate::error::MpsError;
-use crate::kept::server_over_exec;
+use crate::file_lock::{self, lock_holder, write_lock};
+use crate::kept_programs::server_over_exec;
 use crate::layout::MpsDirectories;
-use crate::lock::{self, lock_holder, write_lock};
 
 /// The daemon and its servers keep sockets, a FIFO and a few bytes there. A process with the
 /// server's uid can write to some of it, so its size is limited.
@@ -147,7 +147,7 @@ fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
 fn take_lock(dirs: &MpsDirectories, card: u32) -> Result<File, LaunchError> {
     let lock = dirs.daemon_lock();
     let wrong = |found: String| LaunchError::Lock { lock: lock.clone(), found };
-    let file = lock::open(&lock).map_err(|error| {
+    let file = file_lock::open(&lock).map_err(|error| {
         wrong(match error.raw_os_error() {
             Some(libc::ELOOP) => "is a symbolic link".into(),
             Some(libc::EISDIR) => "is a directory".into(),

@@ -19,7 +19,7 @@
 //! All access is through directory descriptors without following links: a path that is checked and
 //! then used by name could be swapped.
 
-mod doors;
+mod door_layout;
 mod pipe;
 mod repair;
 mod walk;
@@ -31,7 +31,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use mpsgate_host::file;
 use nix::errno::Errno;
 use nix::fcntl::open;
@@ -43,7 +43,7 @@ use self::walk::{
     DIRECTORY, Missing, check_own, entries, make_own, open_child, open_trusted, unlink,
 };
 use crate::error::MpsError;
-use crate::lock::lock_holder;
+use crate::file_lock::lock_holder;
 use crate::log_file::LogFile;
 
 /// `sockaddr_un.sun_path` without its final zero.

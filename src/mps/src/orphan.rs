@@ -5,9 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use crate::error::MpsError;
+use crate::file_lock::lock_holder;
 use crate::instance::MpsInstance;
-use crate::lock::lock_holder;
-use crate::process::{Process, all_running};
+use crate::mps_process::{Process, all_running};
 use crate::stop::end;
 
 /// A new daemon takes its lock, or ends, within milliseconds.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::process::POLL;
+use crate::mps_process::POLL;
+use crate::mps_state::Server;
 use crate::protocol::{Command, Event, ServerStatus, parse_log};
-use crate::state::Server;
 
 /// How long the control daemon must have had no child before a server counts as ended: it forks a
 /// server right after the command.

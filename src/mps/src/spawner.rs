@@ -13,8 +13,8 @@ use mpsgate_host::process::Signal;
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::process::Process;
-use crate::run::{Failure, run};
+use crate::mps_process::Process;
+use crate::subprocess::{Failure, run};
 
 /// The first systemd with `StandardOutput=append:`.
 const APPEND_SINCE: u32 = 240;

@@ -6,7 +6,7 @@ use mpsgate_host::crash_point;
 
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::process::{POLL, Process};
+use crate::mps_process::{POLL, Process};
 use crate::spawner::{Spawner, Started};
 use crate::supervisor::HoldError;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::process::Process;
+use crate::mps_process::Process;
 use crate::spawner::Spawner;
 use mpsgate_host::crash_point;
 use mpsgate_host::process::Signal;

@@ -13,18 +13,18 @@
 //! thread, no async, no settings file: ending it ends the CUDA work of every container with a
 //! grant, so it must seldom need another version of itself.
 
-mod client;
 mod error;
-mod message;
+mod holder_client;
+mod holder_message;
+mod holder_server;
 mod rules;
-mod server;
-mod store;
+mod socket_store;
 
-pub use client::ask;
 pub use error::HoldError;
-pub use message::{Answer, MAX_BYTES, Request, Start, decode, encode};
-pub(crate) use server::open_log;
-pub use server::{Options, serve};
+pub use holder_client::ask;
+pub use holder_message::{Answer, MAX_BYTES, Request, Start, decode, encode};
+pub(crate) use holder_server::open_log;
+pub use holder_server::{Options, serve};
 
 use std::path::{Path, PathBuf};
 

@@ -134,5 +134,5 @@ fn removal_leaves_nothing_and_names_what_it_cannot_remove() {
     fs::create_dir(dirs.pipe_dir().join("surprise")).unwrap();
     let error = dirs.remove().unwrap_err();
     assert!(error.to_string().contains("/mps/3/pipe"), "{error}");
-    assert!(!dirs.doors_dir(mpsgate_host::door::Kind::Process).exists());
+    assert!(!dirs.doors_dir(mpsgate_host::door_place::Kind::Process).exists());
 }

@@ -15,21 +15,21 @@
 //! each transition.
 
 mod apply;
-mod asked;
-mod events;
-mod state;
+mod card_asked;
+mod card_events;
+mod card_state;
 
 use std::collections::BTreeMap;
 
 use mpsgate_api::{CardMemory, CardState, MpsStatus, ServerStatus};
-use mpsgate_model::door::Counts;
+use mpsgate_model::door_file::Counts;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ComputeMode, GpuUuid, GrantKey, Mib, OneOf};
 use mpsgate_policy::{Condition, SharedMemory};
 
-pub use self::asked::{Asking, Qualified};
-pub use self::events::{CardEvent, CardNews, Closing, Control, GateSeen, Seen, View};
-use self::state::State;
+pub use self::card_asked::{Asking, Qualified};
+pub use self::card_events::{CardEvent, CardNews, Closing, Control, GateSeen, Seen, View};
+use self::card_state::State;
 
 /// One card of the node. Outside this crate nobody has one to change.
 #[derive(Debug, Clone)]
@@ -263,7 +263,7 @@ impl Card {
 
     /// Whether its control daemon runs and does not answer.
     pub fn is_wedged(&self) -> bool {
-        self.state.mps().is_some_and(state::Mps::is_wedged)
+        self.state.mps().is_some_and(card_state::Mps::is_wedged)
     }
 
     /// Its servers, as its control daemon named them last.

@@ -28,7 +28,7 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::ProcessId;
 use serde::{Deserialize, Serialize};
 
-use crate::watchdog::Whose;
+use crate::overuse::Whose;
 
 /// What is known of the pids on one card. Kept over a restart of mpsgated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,17 +13,17 @@
 
 mod backend;
 pub mod card;
-mod devices;
 mod effect;
+mod grant_devices;
 pub mod holders;
 mod machine;
 pub mod memory;
-pub mod refusals;
+pub mod overuse;
+pub mod refusal_counts;
 mod refuse;
-pub mod slices;
+pub mod slice_sizes;
 mod state;
-pub mod usage;
-pub mod watchdog;
+pub mod usage_sums;
 
 pub use backend::Backend;
 pub use effect::{Effect, Why};

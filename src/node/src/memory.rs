@@ -7,7 +7,7 @@
 
 use mpsgate_api::CardMemory;
 
-use crate::watchdog::{Look, Whose};
+use crate::overuse::{Look, Whose};
 
 /// The parts of one look; `None` where NVML did not tell the whole, or a part of it.
 #[must_use]

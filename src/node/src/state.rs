@@ -16,18 +16,18 @@
 //! the entry's process gone and releases it again.
 
 mod asker;
+mod card_questions;
 mod cgroups;
-mod claims;
+mod default_limit;
+mod grant_cards;
+mod grant_size;
 mod grants;
 mod held;
-mod limits;
+mod kept_claims;
 mod named;
+mod node_status;
 mod note;
-mod place;
-mod qualify;
-mod resize;
 pub mod sharing;
-mod status;
 mod trust;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -38,14 +38,14 @@ use mpsgate_model::ledger::Ledger;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
 use mpsgate_policy::{Condition, Quota};
 
-pub use self::claims::not_prepared;
+pub use self::default_limit::AtDoor;
+pub use self::grant_size::Resizing;
 pub use self::grants::Reserved;
-pub use self::limits::AtDoor;
-pub use self::resize::Resizing;
+pub use self::kept_claims::not_prepared;
 use self::sharing::Scheduling;
 pub use self::trust::Confirmed;
 use crate::card::{Card, CardId, Trouble};
-use crate::refusals::{CodeCounts, Heard};
+use crate::refusal_counts::{CodeCounts, Heard};
 
 /// The state.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance};
 use mpsgate_node::holders::{Holders, Now, Share};
-use mpsgate_node::watchdog::Whose;
+use mpsgate_node::overuse::Whose;
 
 fn key(container: &str) -> GrantKey {
     GrantKey {

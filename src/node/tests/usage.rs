@@ -7,8 +7,8 @@ use mpsgate_model::ledger::{Entry, ProcessId, State};
 use mpsgate_model::{
     ContainerId, Grant, GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, example_gpu,
 };
-use mpsgate_node::usage::add;
-use mpsgate_node::watchdog::{Kind, Look, User, Whose};
+use mpsgate_node::overuse::{Kind, Look, User, Whose};
+use mpsgate_node::usage_sums::add;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;

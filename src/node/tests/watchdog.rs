@@ -8,9 +8,7 @@ use std::fmt::Write;
 use mpsgate_config::Enforce;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance, Mib};
-use mpsgate_node::watchdog::{
-    Action, Kind, Limit, Look, Rules, Seen, Unnamed, User, Whose, decide,
-};
+use mpsgate_node::overuse::{Action, Kind, Limit, Look, Rules, Seen, Unnamed, User, Whose, decide};
 use mpsgate_testing::golden;
 use proptest::prelude::*;
 

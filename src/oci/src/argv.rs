@@ -7,22 +7,22 @@
 //! Two grammars are read at once: Go's `flag` package (runc: one dash or two, `-name value`,
 //! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, abbreviations that fit no other
 //! flag of crun's). Where they differ, a whole name comes first, then crun's abbreviation, then
-//! Go's letter; `argv/table.rs` has the tables. Parsing never fails and never changes argv: the
-//! real runtime evaluates what is not known here.
+//! Go's letter; `argv/flag_table.rs` has the tables. Parsing never fails and never changes argv:
+//! the real runtime evaluates what is not known here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+mod flag_table;
 mod scan;
 mod signal;
-mod table;
 #[cfg(test)]
 mod tests;
 
+use flag_table::Meaning;
 use scan::{Item, scan};
 pub use signal::Signal;
-use table::Meaning;
 
 /// What the runtime is asked to do. Only the verbs that mpsgate acts on have a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Invocation {
 pub fn verb_of(args: &[OsString]) -> Verb {
     let mut verb = Verb::None;
     let mut asks_help = false;
-    scan(args, 0, table::GLOBAL, |item| match item {
+    scan(args, 0, flag_table::GLOBAL, |item| match item {
         Item::Flag { meaning: Meaning::Help, on, .. } => asks_help |= on,
         Item::Flag { .. } => {}
         Item::Positional(index) => {
@@ -171,14 +171,14 @@ pub fn verb_of(args: &[OsString]) -> Verb {
 pub fn parse(args: &[OsString]) -> Invocation {
     let mut reading = Reading::default();
     let mut verb_at = None;
-    scan(args, 0, table::GLOBAL, |item| match item {
+    scan(args, 0, flag_table::GLOBAL, |item| match item {
         Item::Flag { meaning, value, on } => reading.flag(args, meaning, value, on),
         Item::Positional(index) => verb_at = Some(index),
     });
     let mut verb = verb_at.and_then(|at| args.get(at)).map_or(Verb::None, |v| Verb::from_arg(v));
     let mut positionals = Vec::new();
     let mut flags_end = args.len();
-    if let (Some(at), Some(table)) = (verb_at, table::of(verb)) {
+    if let (Some(at), Some(table)) = (verb_at, flag_table::of(verb)) {
         flags_end = scan(args, at + 1, table, |item| match item {
             Item::Flag { meaning, value, on } => reading.flag(args, meaning, value, on),
             Item::Positional(index) => positionals.push(index),

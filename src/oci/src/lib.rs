@@ -9,7 +9,7 @@
 pub mod argv;
 pub mod cdi;
 pub mod hook_state;
-pub mod process;
+pub mod process_edit;
 pub mod runtime_log;
 pub mod spec;
 

@@ -14,11 +14,11 @@ use crate::decision::{Decision, Held, Verdict, Wanted};
 use crate::exempt::exempt_as;
 use crate::found::{Few, Findings, Note, NoteAction, Signal, one_of_each};
 use crate::input::{Action, Input};
-use crate::node::{NVIDIA_MAJOR, Node};
+use crate::node_facts::{NVIDIA_MAJOR, Node};
 use crate::reach::{is_card, is_privileged, nodes_away};
 use crate::{
-    Caller, claims, ipc, mounts, notes, processes, reach, refusal, schedule, signals, sysctls,
-    toolkit, users,
+    Caller, claim_env, container_uid, ipc, mount_rules, notes, processes, reach, refusal_texts,
+    schedule, signals, sysctls, toolkit,
 };
 
 /// Decides about one container.
@@ -79,7 +79,7 @@ fn request(
     }
     // Kubelet gives every container that has devices of ours a token. A pod's annotations reach its
     // other containers as well, and whatever else is in them is its author's wish.
-    let claim = claims::token(view)?;
+    let claim = claim_env::token(view)?;
     let has_token = view.annotation(TOKEN_ANNOTATION).is_some() || claim.is_some();
     if node.device_plugin && caller.is_kubernetes() && !has_token {
         return Ok(None);
@@ -116,7 +116,7 @@ fn with_request(
         ));
     }
     if is_privileged(view) {
-        return Verdict::Refuse(refusal::privileged());
+        return Verdict::Refuse(refusal_texts::privileged());
     }
     let pids = processes::namespace(&input.pids, input.policy.host_pid);
     let procfs = processes::mounted(input);
@@ -130,7 +130,7 @@ fn with_request(
         .or_else(|| pids.as_ref()?.as_ref().err().cloned())
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
         .or_else(|| shared.err())
-        .or_else(|| mounts::refuses_request(input));
+        .or_else(|| mount_rules::refuses_request(input));
     if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
     }
@@ -139,7 +139,7 @@ fn with_request(
         return Verdict::Refuse(refusal_of(signal, true, ask(input)));
     }
     let inside = request.uid.unwrap_or_else(|| view.uid());
-    let uid = match users::host_uid(view, &input.users, inside) {
+    let uid = match container_uid::host_uid(view, &input.users, inside) {
         Ok(uid) => uid,
         Err(refusal) => return Verdict::Refuse(refusal),
     };
@@ -150,7 +150,7 @@ fn with_request(
     Verdict::Reserve(Box::new(Wanted {
         own_limit: own_limit(view),
         own_share: own_share(view),
-        claim_variables: claims::variables(view),
+        claim_variables: claim_env::variables(view),
         request,
         uid,
         edits,
@@ -173,11 +173,11 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
 fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     let view = input.view;
     // In a user namespace in which nobody is the host's root, none of them reaches the host.
-    if !users::may_be_root(view, &input.users) {
+    if !container_uid::may_be_root(view, &input.users) {
         return None;
     }
     let unknown = view.capabilities().find(|text| capability(text).is_none());
-    refusal::capability(|name| view.may_gain(name), unknown, processes::sees_others(input))
+    refusal_texts::capability(|name| view.may_gain(name), unknown, processes::sees_others(input))
 }
 
 fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<Note>) -> Verdict {
@@ -207,7 +207,7 @@ fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<No
     found.extend(privileged(input));
     found.extend(old_image(input, signals));
     found.extend(mps_variables(view));
-    match mounts::without_request(input) {
+    match mount_rules::without_request(input) {
         Ok(looked) => found.extend([looked]),
         Err(refusal) => return Verdict::Refuse(refusal),
     }

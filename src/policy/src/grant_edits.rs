@@ -10,7 +10,7 @@ use mpsgate_model::{
 use mpsgate_oci::spec::{Edit, HookStage, View};
 
 use crate::decision::Wanted;
-use crate::node::{CTL_MINOR, NVIDIA_MAJOR};
+use crate::node_facts::{CTL_MINOR, NVIDIA_MAJOR};
 use crate::path::inside;
 use crate::reach::{is_card, nodes_away};
 

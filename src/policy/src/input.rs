@@ -3,10 +3,10 @@
 use mpsgate_config::Policy;
 use mpsgate_oci::spec::View;
 
-use crate::node::Node;
+use crate::container_uid::Users;
+use crate::node_facts::Node;
 use crate::pids::Pids;
 use crate::shm::Shm;
-use crate::users::Users;
 use crate::{Caller, Unruled};
 
 /// A bind mount, or a layer of an overlay, that touches mpsgate's directories, as the caller found

@@ -7,7 +7,7 @@ use mpsgate_oci::spec::Namespace;
 
 use crate::found::{Note, NoteAction};
 use crate::input::{Input, Ipc};
-use crate::refusal;
+use crate::refusal_texts;
 use crate::shm::{PLACE, SharedMemory, Shm};
 
 /// A container that asks for GPU memory on this node: what it lacks, or what is to be said of it.
@@ -70,11 +70,11 @@ fn namespace(input: &Input<'_>) -> Option<Refusal> {
         (Ipc::Inode(inode), Some(server)) => {
             format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
         }
-        (Ipc::New, _) => refusal::OWN_IPC.to_owned(),
+        (Ipc::New, _) => refusal_texts::OWN_IPC.to_owned(),
         (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
     };
     let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
-    Some(refusal::no_host_ipc(&found, why, own_users))
+    Some(refusal_texts::no_host_ipc(&found, why, own_users))
 }
 
 /// Why a container with GPU memory may not have an IPC namespace of its own.

@@ -14,7 +14,10 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod caller;
-mod claims;
+mod claim_env;
+mod conclusions;
+mod confirm;
+mod container_uid;
 mod decide;
 mod decision;
 mod exempt;
@@ -22,36 +25,36 @@ mod found;
 mod grant_edits;
 mod input;
 mod ipc;
-mod limits;
 mod meanwhile;
-mod mounts;
-mod node;
+mod mount_rules;
+mod node_facts;
 mod notes;
 mod overrides;
 mod path;
 mod pids;
 pub mod placement;
-mod pod;
+mod pod_identity;
 mod processes;
 pub mod promise;
-mod qualification;
 mod quota;
 mod reach;
 mod reading;
-pub mod refusal;
-mod resize;
+pub mod refusal_texts;
+mod resize_rules;
 mod run_env;
 pub mod schedule;
 mod settle;
 mod shm;
 mod signals;
-pub mod slurm;
+pub mod slurm_request;
 mod sysctls;
 mod toolkit;
 mod unruled;
-mod users;
 
 pub use caller::Caller;
+pub use conclusions::{Conclusion, GuaranteeLevel, TOLERANCE, answered_on, conclude};
+pub use confirm::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
+pub use container_uid::Users;
 pub use decide::{ASK_LIMITS, asks, decide, decide_rootless, refusal_of};
 pub use decision::{Decision, Held, Verdict, Wanted};
 pub use exempt::{exempt_as, is_exempt};
@@ -62,26 +65,24 @@ pub use grant_edits::{
 };
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, WantsHosts, shared_memory, wants_hosts};
-pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
 pub use meanwhile::{Disturbance, Sight, judge};
-pub use mounts::{
+pub use mount_rules::{
     HOOK_MOUNTS, holds_ours, mounts_ours, only_looks_again, shows_card_files, touches,
 };
 pub use mpsgate_config::Schedule;
-pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
+pub use node_facts::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
 pub use overrides::overrides;
 pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use processes::{DRIVER, PROC, by_mount, names_processes, of_mount, seen_by_hook};
 pub use promise::{Unplaced, expected_on};
-pub use qualification::{Conclusion, GuaranteeLevel, TOLERANCE, answered_on, conclude};
 pub use quota::Quota;
 pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
 };
-pub use resize::{Resize, Resized, resize, resized};
+pub use resize_rules::{Resize, Resized, resize, resized};
 pub use run_env::run_env;
 pub use settle::{Unsettled, settle};
 pub use shm::{SharedMemory, Shm, ShmMount};
@@ -92,4 +93,3 @@ pub use toolkit::{
     pod_annotation, pod_mount, pod_variables,
 };
 pub use unruled::Unruled;
-pub use users::Users;

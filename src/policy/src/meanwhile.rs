@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_model::door::Reason;
+use mpsgate_model::door_file::Reason;
 use mpsgate_model::{Answer, Question, Verdict};
 
 /// What may keep a card from answering as its driver would.

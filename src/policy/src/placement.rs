@@ -13,11 +13,11 @@ use std::num::NonZeroU32;
 
 use mpsgate_model::{GpuSelector, GpuUuid, Mib, Refusal};
 
-mod refusals;
+mod no_card;
 #[cfg(test)]
 mod tests;
 
-use refusals::{
+use no_card::{
     beside, no_capacity, other_uid, too_few, too_large, unfit, unhealthy, unknown_gpu, unmanaged,
 };
 

@@ -21,7 +21,7 @@ use crate::found::{Note, NoteAction};
 use crate::input::{Input, MountFact, MountKind};
 use crate::path::{clean, inside};
 use crate::pids::Pids;
-use crate::refusal;
+use crate::refusal_texts;
 
 /// Where a container has its own procfs.
 pub const PROC: &str = "/proc";
@@ -94,7 +94,7 @@ pub(crate) fn namespace(pids: &Pids, policy: HostPid) -> Option<Result<Note, Ref
             )
         }
     };
-    Some(through(&found, policy, refusal::host_pid))
+    Some(through(&found, policy, refusal_texts::host_pid))
 }
 
 /// The same of mounts.
@@ -131,7 +131,7 @@ pub(crate) fn sees_others(input: &Input<'_>) -> bool {
 /// Everywhere else.
 pub fn seen_by_hook(mounted: Option<&str>, policy: HostPid) -> Result<Note, Refusal> {
     match mounted {
-        None => through("has the host's PID namespace", policy, refusal::host_pid),
+        None => through("has the host's PID namespace", policy, refusal_texts::host_pid),
         Some(place) => {
             let found = format!("has a procfs of the node at {}", printable::value(place));
             through(&found, policy, of_mount)
@@ -203,7 +203,7 @@ impl Decision {
         let mut edited = document.clone();
         if edited.apply(&wanted.edits).is_err() {
             let found = "has a document that cannot be changed to give it its own processes";
-            self.verdict = Verdict::Refuse(refusal::host_pid(found));
+            self.verdict = Verdict::Refuse(refusal_texts::host_pid(found));
             return self;
         }
         match anew(edited.view()).verdict {
@@ -211,7 +211,7 @@ impl Decision {
             Verdict::Refuse(refusal) => self.verdict = Verdict::Refuse(refusal),
             _ => {
                 let found = "still sees the node's processes when it has been given its own";
-                self.verdict = Verdict::Refuse(refusal::host_pid(found));
+                self.verdict = Verdict::Refuse(refusal_texts::host_pid(found));
             }
         }
         self

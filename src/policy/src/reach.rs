@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use mpsgate_model::Code;
 use mpsgate_oci::spec::{Device, Edit, OpenDevices, View};
 
-use crate::node::{CTL_MINOR, NVIDIA_MAJOR, Node};
+use crate::node_facts::{CTL_MINOR, NVIDIA_MAJOR, Node};
 use crate::path::clean;
 use crate::{Cards, Unruled};
 

@@ -90,7 +90,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::node::tests::node;
+    use crate::node_facts::tests::node;
 
     /// Minors 4 and 5 are cards, of which the second is managed.
     fn after(rules: &Value, devices: &Value, edits: &[Edit], unruled: Unruled) -> Option<Code> {

@@ -11,10 +11,10 @@ use mpsgate_oci::spec::{Edit, Seen, Shows, View};
 
 use crate::found::{Signal, Signals};
 use crate::input::{Input, MountFact, MountKind};
-use crate::node::{NVIDIA_MAJOR, Node};
+use crate::node_facts::{NVIDIA_MAJOR, Node};
 use crate::path::inside;
 use crate::reach::is_privileged;
-use crate::{Unruled, mounts, notes, reach, toolkit, users};
+use crate::{Unruled, container_uid, mount_rules, notes, reach, toolkit};
 
 /// The kernel hands out dynamic character majors from 234 up.
 const FIRST_DYNAMIC_MAJOR: u32 = 234;
@@ -91,7 +91,7 @@ pub(crate) fn find(
         rules(view, node, unruled, &mut signals);
     }
     for mount in mounts.iter().filter(|m| m.kind == MountKind::Ours) {
-        let tell = || mounts::mounts_ours(&mount.source);
+        let tell = || mount_rules::mounts_ours(&mount.source);
         // A bundle that is created again still holds the mount of its last grant.
         let again = inside(&mount.destination) == crate::CLIENT_DIRECTORY;
         let remove = Edit::RemoveMount { destination: mount.destination.clone() };
@@ -111,11 +111,11 @@ pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
         return None;
     }
     // In a user namespace in which nobody is the host's root, neither makes a node that opens.
-    let may_be_root = users::may_be_root(view, &input.users);
+    let may_be_root = container_uid::may_be_root(view, &input.users);
     let by_capability =
         ["CAP_MKNOD", "CAP_SYS_ADMIN"].into_iter().find(|name| may_be_root && view.may_gain(name));
     let mount = input.mounts.iter().find(|mount| mount.kind == MountKind::Card);
-    let unknown = mounts::unknown(view).next();
+    let unknown = mount_rules::unknown(view).next();
     let device = view.devices().find(|device| reach::managed(node, device).is_some());
     let how = match (mount, device, by_capability) {
         (Some(mount), ..) => {
@@ -126,7 +126,7 @@ pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
         }
         (_, Some(device), _) => format!("it has the device {}", printable::value(device.path)),
         _ if unknown.is_some() => {
-            format!("it {}", unknown.as_ref().map(mounts::not_looked_into).unwrap_or_default())
+            format!("it {}", unknown.as_ref().map(mount_rules::not_looked_into).unwrap_or_default())
         }
         (_, _, Some(name)) => format!("it may use {name} to make the node of a GPU"),
         _ if asks => "it asks for GPU memory".to_owned(),
@@ -252,7 +252,7 @@ mod tests {
             other("/dev/vfio/12", 243, 0),
             other("/dev/dxg", 10, 125),
         ];
-        Node { other_nodes, ..crate::node::tests::node(&[false, true]) }
+        Node { other_nodes, ..crate::node_facts::tests::node(&[false, true]) }
     }
 
     fn matters(spec: &Value) -> bool {

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::ReadOnly;
 
+use crate::container_uid;
 use crate::found::Note;
 use crate::input::Input;
 use crate::path::{clean, inside};
-use crate::users;
 
 const PROCFS: &str = "proc";
 /// What is closed in a procfs, and what who writes it can do. `glance` has the same names.
@@ -49,7 +49,7 @@ fn found(input: &Input<'_>) -> Option<String> {
 /// write; with what that does.
 fn open(input: &Input<'_>) -> Option<(String, &'static str)> {
     let view = input.view;
-    if !users::may_be_root(view, &input.users) {
+    if !container_uid::may_be_root(view, &input.users) {
         return None;
     }
     // By its place, how many mounts come before the last one that closes it.

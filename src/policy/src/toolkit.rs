@@ -10,7 +10,7 @@ use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::Signals;
-use crate::node::Node;
+use crate::node_facts::Node;
 use crate::path::{clean, inside};
 
 /// The variable by which NVIDIA's container toolkit is asked for cards.

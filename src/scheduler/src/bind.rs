@@ -20,9 +20,9 @@ use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError};
 use mpsgate_model::Layout;
 
-use crate::ask;
 use crate::extender::Binding;
-use crate::shared::Shared;
+use crate::ledger_input;
+use crate::shared_state::Shared;
 
 /// Conflicts of one bind: kube-scheduler and others write status and conditions all the time.
 const ATTEMPTS: usize = 4;
@@ -59,7 +59,7 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
     }
     // kube-scheduler leaves pods of managedResources alone to us: whoever asks this is not it, or
     // it is told wrongly.
-    let Some(request) = ask::request(&fetched.pod)? else {
+    let Some(request) = ledger_input::request(&fetched.pod)? else {
         return Err(format!(
             "pod {pod} asks for no GPU memory, and is not bound by mpsgate-scheduler; name in managedResources of kube-scheduler's \
              extender what mpsgate gives, and nothing else"
@@ -69,7 +69,7 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
     if let Some(why) = shared.closed(&fetched.pod)?.reason(&asked.node) {
         return Err(format!("pod {pod} is not bound to node {}: {why}", asked.node));
     }
-    let candidate = ask::candidate(&fetched.pod, request);
+    let candidate = ledger_input::candidate(&fetched.pod, request);
     let now = now_ms();
     let reserved = {
         let mut cluster = shared.write();
@@ -175,7 +175,7 @@ impl Attempt<'_> {
                 // It may be on its way.
                 None if maybe => Err(kept()),
                 None if now.pod.deleting || now.pod.finished => Err(self.give_back(said(error))),
-                None if ask::request(&now.pod) != ask::request(&before.pod) => {
+                None if ledger_input::request(&now.pod) != ledger_input::request(&before.pod) => {
                     Err(self
                         .give_back(format!("pod {name} asks for something else by now; try again")))
                 }

@@ -6,7 +6,7 @@ use mpsgate_cluster::{Ledger, Reason};
 use mpsgate_kubernetes::{Change, ClusterNode, Error, LeftOut, Pod};
 use mpsgate_model::{Layout, Placement};
 
-use crate::ask;
+use crate::ledger_input;
 
 /// How one of the watches stands.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ impl Cluster {
                 "the annotation mpsgate.io/cards cannot be read; the node takes no pods");
         }
         self.node_names.insert(node.name.clone());
-        self.ledger.set_node(ask::node(node));
+        self.ledger.set_node(ledger_input::node(node));
     }
 
     /// What the watch of pods tells, begun in `term`.
@@ -155,7 +155,7 @@ impl Cluster {
         } else if self.bound.contains_key(&pod.uid) {
             return;
         }
-        self.ledger.set_pod(ask::known(pod));
+        self.ledger.set_pod(ledger_input::known(pod));
     }
 
     /// Takes memory for a pod that is about to be bound.

@@ -4,22 +4,24 @@
 //! nodes than the cluster has are not looked for, none is looked for twice, and nodes in one state
 //! are searched once. A search ends when its time is over: then the nodes that are left do not do.
 
-mod list;
-mod wire;
+mod bounded_list;
+mod extender_wire;
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::handlers::Closed;
+use mpsgate_cluster::bypass::Closed;
 use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot};
 use mpsgate_kubernetes::Pod;
 use mpsgate_model::names::{is_label, is_name, is_uid};
 use mpsgate_model::{Mib, printable};
 use serde_json::value::RawValue;
 
-use self::wire::{Args, Empty, Failed, MetaPod, NodeList, Nodes, Preemption, Victims, name_of};
-pub(crate) use self::wire::{Binding, Bound, Filtered, HostPriority, Preempted};
-use crate::ask;
+use self::extender_wire::{
+    Args, Empty, Failed, MetaPod, NodeList, Nodes, Preemption, Victims, name_of,
+};
+pub(crate) use self::extender_wire::{Binding, Bound, Filtered, HostPriority, Preempted};
+use crate::ledger_input;
 
 /// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not
 /// at the same moment.
@@ -42,8 +44,9 @@ pub(crate) fn filter(
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let mut result = Filtered::default();
-    let asked = ask::request(&pod);
-    let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
+    let asked = ledger_input::request(&pod);
+    let candidate =
+        asked.map(|request| request.map(|request| ledger_input::candidate(&pod, request)));
     let closed = if matches!(candidate, Ok(Some(_))) { closed(&pod)? } else { Closed::default() };
     let mut kept_from = BTreeMap::new();
     let mut is_open = |name: &str| {
@@ -58,7 +61,9 @@ pub(crate) fn filter(
     };
     let most = most_nodes(ledger);
     let mut named = match args.node_names {
-        Some(named) => Some(distinct(list::read(named, most).map_err(|error| unread(&error))?)?),
+        Some(named) => {
+            Some(distinct(bounded_list::read(named, most).map_err(|error| unread(&error))?)?)
+        }
         None => None,
     };
     let mut whole = match &args.nodes {
@@ -189,7 +194,10 @@ pub(crate) fn prioritize(
 ) -> Result<Vec<HostPriority>, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
-    let candidate = ask::request(&pod).ok().flatten().map(|request| ask::candidate(&pod, request));
+    let candidate = ledger_input::request(&pod)
+        .ok()
+        .flatten()
+        .map(|request| ledger_input::candidate(&pod, request));
     scores(ledger, args, until, candidate.as_ref())
 }
 
@@ -207,15 +215,15 @@ pub(crate) fn prioritize_claims(
 ) -> Result<Vec<HostPriority>, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
-    let asks = !pod.claims.is_empty() && matches!(ask::request(&pod), Ok(None));
+    let asks = !pod.claims.is_empty() && matches!(ledger_input::request(&pod), Ok(None));
     if let Some(name) = pod.claims.iter().find(|name| !is_name(name)) {
         return Err(format!("\"{}\" is no name of a claim", printable::value(name)));
     }
     if asks && !is_label(&pod.namespace) {
         return Err(format!("\"{}\" is no name of a namespace", printable::value(&pod.namespace)));
     }
-    let request = if asks { ask::claimed(&pod, memory(&pod)?) } else { None };
-    let candidate = request.map(|request| ask::candidate(&pod, request));
+    let request = if asks { ledger_input::claimed(&pod, memory(&pod)?) } else { None };
+    let candidate = request.map(|request| ledger_input::candidate(&pod, request));
     scores(ledger, args, until, candidate.as_ref())
 }
 
@@ -227,7 +235,7 @@ fn scores(
 ) -> Result<Vec<HostPriority>, String> {
     let most = most_nodes(ledger);
     let mut hosts = match args.node_names {
-        Some(named) => distinct(list::read(named, most).map_err(|error| unread(&error))?)?,
+        Some(named) => distinct(bounded_list::read(named, most).map_err(|error| unread(&error))?)?,
         None => Vec::new(),
     };
     if let Some(nodes) = args.nodes {
@@ -264,8 +272,8 @@ pub(crate) fn preempt(
         let uids = pods.unwrap_or_default().into_iter().map(|pod| pod.metadata.uid).collect();
         Some((node, uids, pdb_violations))
     });
-    let candidate: Option<cluster::Pod> = match ask::request(&pod) {
-        Ok(request) => request.map(|request| ask::candidate(&pod, request)),
+    let candidate: Option<cluster::Pod> = match ledger_input::request(&pod) {
+        Ok(request) => request.map(|request| ledger_input::candidate(&pod, request)),
         // Nobody's going helps.
         Err(_) => return Ok(Preempted::default()),
     };
@@ -366,7 +374,7 @@ fn whole_nodes<'a>(
     let Some(items) = list.items else { return Ok(Vec::new()) };
     let mut seen = HashSet::new();
     let mut nodes = Vec::new();
-    for node in list::read::<&RawValue>(items, most).map_err(|error| unread(&error))? {
+    for node in bounded_list::read::<&RawValue>(items, most).map_err(|error| unread(&error))? {
         let name = name_of(node).map_err(|error| unread(&error))?;
         named(&name)?;
         if seen.insert(name.clone()) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 use mpsgate_kubernetes::{Change, ClusterNode};
 use mpsgate_model::{GpuNode, Mib, RuntimeClass};
 

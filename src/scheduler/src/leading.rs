@@ -8,7 +8,7 @@ use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::WriteError;
 use tokio::sync::watch;
 
-use crate::shared::Shared;
+use crate::shared_state::Shared;
 
 /// On the own pod while it binds.
 const LABEL: &str = "mpsgate.io/active";

@@ -14,10 +14,8 @@
 //! `cluster`'s, or talk to the API server but through `kubernetes`. Several replicas answer; one of
 //! them binds.
 
-mod arguments;
-mod ask;
+mod args;
 mod bind;
-mod claims;
 mod cluster;
 mod desk;
 mod error;
@@ -26,16 +24,18 @@ mod http;
 mod inspect;
 mod known;
 mod leading;
-mod metrics;
+mod ledger_input;
+mod pod_claims;
 mod removal;
 mod router;
-mod run;
-mod shared;
+mod scheduler_metrics;
+mod shared_state;
+mod tasks;
 mod tls;
 pub mod webhook;
 
-pub use arguments::{Arguments, Level, Removal, command};
+pub use args::{Arguments, Level, Removal, command};
 pub use error::SchedulerError;
 pub use extender::parse_any;
 pub use removal::remove;
-pub use run::{run, serve};
+pub use tasks::{run, serve};

@@ -16,7 +16,7 @@ use mpsgate_kubernetes::{Error, Remains, Remover, Settings, Which};
 use mpsgate_model::printable::few;
 use tokio::sync::watch;
 
-use crate::arguments::Removal;
+use crate::args::Removal;
 use crate::{Arguments, SchedulerError};
 
 /// Between two looks.

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use mpsgate_cluster::Snapshot;
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 use mpsgate_model::printable;
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -19,10 +19,10 @@ use tokio::runtime::Handle;
 use crate::desk::{BODY_LIMIT, Desk};
 use crate::extender::{self, Bound};
 use crate::http::Peer;
-use crate::metrics::Now;
-use crate::shared::Shared;
+use crate::scheduler_metrics::Now;
+use crate::shared_state::Shared;
 use crate::webhook::{self, Mutation};
-use crate::{bind, claims, inspect};
+use crate::{bind, inspect, pod_claims};
 
 /// For a review to be answered, from its first byte on. The API server waits for 3 s by default
 /// (`timeoutSeconds`): what is done later nobody reads.
@@ -139,7 +139,7 @@ async fn prioritize_claims(State(shared): Shares, request: Request<Body>) -> Res
     let (asker, own) = (Arc::clone(&shared), Handle::current());
     let result = search(&shared, request, move |ledger, body, until| {
         extender::prioritize_claims(ledger, body, until, |pod| {
-            own.block_on(claims::memory(&asker.claims, pod, until))
+            own.block_on(pod_claims::memory(&asker.claims, pod, until))
         })
     });
     let result = result.await;

@@ -21,26 +21,26 @@
 //! ([`mpsgate_cluster::admission`]).
 
 mod bounds;
-mod kept;
+mod forged_placement;
+mod kept_fields;
 mod object;
 mod patch;
-mod placement;
 mod reply;
+mod review_wire;
 mod shape;
 mod unseen;
-mod wire;
 
 use std::time::Instant;
 
 use mpsgate_cluster::admission::{self, Evaluated, Said};
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 
 use bounds::Unseen;
 use object::Subject;
 pub use patch::Mutation;
 use reply::Reply;
+use review_wire::{Request, Review};
 use shape::Object;
-use wire::{Request, Review};
 
 /// Where the API server posts what is to be evaluated.
 pub const VALIDATE: &str = "/mpsgate/validate";

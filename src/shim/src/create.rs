@@ -11,16 +11,16 @@ use mpsgate_policy::{
     Action, Caller, Decision, Note, NoteAction, Reading, Verdict, only_looks_again,
 };
 
-use crate::bundle::Bundle;
+use crate::ask_grant::{Starting, obtain};
+use crate::engine_log::{Refused, Report};
 use crate::evaluate::{Evaluation, may_start, rootless};
-use crate::grant::{Starting, obtain};
 use crate::marks::has_grant;
-use crate::report::{Refused, Report};
-use crate::{facts, process};
+use crate::oci_bundle::Bundle;
+use crate::{descriptors, facts};
 
 /// Decides about the container and prepares its bundle for the real runtime.
 pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
-    process::ensure_standard_descriptors();
+    descriptors::ensure_standard_descriptors();
     let mut bundle = Bundle::load(&Bundle::path_of(invocation))?;
     let directory = Bundle::directory_of(invocation);
     let read = bundle.read(&directory, invocation.no_cgroup);

@@ -11,8 +11,8 @@ use mpsgate_policy::{
     Unruled, Unsettled, Verdict, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
+use crate::engine_log::{Refused, Report, chain};
 use crate::mounts::info::Own;
-use crate::report::{Refused, Report, chain};
 use crate::{card_mounts, exec, facts, mounts};
 
 /// The node and the settings for one container.
@@ -44,7 +44,7 @@ impl Evaluation {
         // Read after the files that a lease may block, because mounts change meanwhile.
         let own = Own::default();
         let mut mounts = mounts::facts(view, bundle, &own);
-        mounts.extend(mounts::info::cards::facts(view, bundle, &node, &own));
+        mounts.extend(mounts::info::sysfs_mounts::facts(view, bundle, &node, &own));
         if no_cgroup {
             mounts.extend(card_mounts::of(view, bundle, &node));
         }
@@ -115,7 +115,7 @@ impl Evaluation {
             let mounts = mounts::facts(edited, bundle, &Own::default());
             self.decide_as_it_is(edited, &mounts, caller, action)
         });
-        decision.with_procfs(|| mounts::info::processes::may_be_mounted(document.view()))
+        decision.with_procfs(|| mounts::info::procfs_mounts::may_be_mounted(document.view()))
     }
 
     fn decide_as_it_is(

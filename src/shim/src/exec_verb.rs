@@ -9,13 +9,13 @@ use mpsgate_host::crash_point;
 use mpsgate_host::file::remove_leftovers;
 use mpsgate_model::{Code, GRANTED_CARDS, GRANTED_MEMORY, Refusal};
 use mpsgate_oci::argv::{Invocation, with_exec_env};
-use mpsgate_oci::process::rewrite_env;
+use mpsgate_oci::process_edit::rewrite_env;
 use mpsgate_policy::{DOCUMENT_MAX, told};
 
-use crate::record::{Found, find};
+use crate::engine_log::{Refused, chain};
+use crate::grant_record::{Found, find};
 use crate::replace::replace;
-use crate::report::{Refused, chain};
-use crate::{exec, facts, process};
+use crate::{descriptors, exec, facts};
 
 /// Puts the grant's env into the process of a granted container. Returns changed arguments if these
 /// describe the process; a container without a grant costs one failed stat.
@@ -41,7 +41,7 @@ pub(crate) fn prepare(
             .into());
         }
     };
-    process::ensure_standard_descriptors();
+    descriptors::ensure_standard_descriptors();
     // A resize may have changed the grant; the variables may still have its first amount.
     record.set.retain(|(name, _)| name != GRANTED_MEMORY && name != GRANTED_CARDS);
     record.set.extend(told(&record.grant));

@@ -9,7 +9,7 @@ use mpsgate_model::DeviceNode;
 use mpsgate_policy::{Action, Bytes, Caller, Decision, Node, Reading};
 
 use crate::evaluate::{self, Evaluation};
-use crate::hook::devices::Rules;
+use crate::hook::device_proof::Rules;
 use crate::marks::Arguments;
 
 /// Root and instance of the hook's command line.

@@ -6,11 +6,11 @@
 //! and the daemon notices the end of a container by itself.
 
 mod alone;
-pub(crate) mod cgroup;
-pub(crate) mod devices;
-mod mounts;
-mod processes;
-mod shared;
+pub(crate) mod cgroup_root;
+pub(crate) mod device_proof;
+mod ipc_checks;
+mod mount_checks;
+mod process_checks;
 pub(crate) mod veto;
 
 use std::ffi::OsString;
@@ -26,11 +26,11 @@ use mpsgate_model::{Code, GrantKey, Refusal};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::HOOK_MOUNTS;
 
-use self::mounts::Mounts;
+use self::mount_checks::Mounts;
+use crate::descriptors;
+use crate::engine_log::chain;
+use crate::grant_record::{self, Found};
 use crate::marks::{Arguments, Stage};
-use crate::process;
-use crate::record::{self, Found};
-use crate::report::chain;
 
 /// The longest wait for a daemon that reports progress: it may have to start a server, on a card
 /// with a control daemon that died after the reservation or while mpsgated was restarted. It is
@@ -50,7 +50,7 @@ const EXIT_USAGE: i32 = 64;
 /// Runs the program and returns its exit code.
 #[must_use]
 pub fn main(argv: &[OsString]) -> i32 {
-    process::ensure_standard_descriptors();
+    descriptors::ensure_standard_descriptors();
     let alone = matches!(argv, [_, only] if only == "createRuntime");
     let mounts =
         matches!(argv, [_, stage, only] if stage == "createRuntime" && only == HOOK_MOUNTS);
@@ -85,7 +85,7 @@ pub fn main(argv: &[OsString]) -> i32 {
 }
 
 fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
-    let record = match record::find(&key.runtime_root, key.container_id.as_str()) {
+    let record = match grant_record::find(&key.runtime_root, key.container_id.as_str()) {
         Found::Record(record) if record.grant.key == key => record,
         Found::Unusable(why) => return Err(no_reservation(&why)),
         _ => return Err(no_reservation("its grant is not on record")),
@@ -99,19 +99,19 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     };
     check_proc()?;
     // Opened first: from here on another process with this pid is noticed.
-    let pidfd = process::pidfd_open(pid);
+    let pidfd = descriptors::pidfd_open(pid);
     crash_point!("hook.started");
     let mounts = Mounts::of_granted(pid)?;
     if record.grant.uses_mps() {
-        shared::check(state, pid, &mounts)?;
+        ipc_checks::check(state, pid, &mounts)?;
     }
-    processes::check(state, pid, &mounts)?;
+    process_checks::check(state, pid, &mounts)?;
     check_uid(pid, record.grant.uid)?;
     mounts.check_granted(state, pid, &record.grant.client_dir)?;
-    cgroup::check_root(pid)?;
-    let cgroup = cgroup::of(pid);
+    cgroup_root::check_root(pid)?;
+    let cgroup = cgroup_root::of(pid);
     crash_point!("hook.before_probe");
-    devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
+    device_proof::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
     crash_point!("hook.probed");
     let call = Call::Activate(Activate {
         key,
@@ -138,7 +138,7 @@ fn init(state: &HookState) -> Option<u32> {
 /// Checks a container that has no grant but a mount from a path that others can change.
 fn look_again(state: &HookState) -> Result<(), Refusal> {
     match init(state) {
-        Some(pid) if check_proc().is_ok() => mounts::check(pid),
+        Some(pid) if check_proc().is_ok() => mount_checks::check(pid),
         _ => {
             veto::say(&format!(
                 "mpsgate: container {:?}: its mounts are not looked at again",

@@ -16,9 +16,9 @@ use mpsgate_config::paths;
 use mpsgate_host::crash_point;
 use mpsgate_oci::argv::{Invocation, Verb};
 
-use crate::record::{Found, find};
-use crate::report::{Report, chain};
-use crate::{exec, facts, process};
+use crate::engine_log::{Report, chain};
+use crate::grant_record::{Found, find};
+use crate::{descriptors, exec, facts};
 
 /// The time to connect to the daemon, for its work on the MPS channel and for its answer together.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) fn prepare(invocation: &Invocation) {
         Found::None => return,
         Found::Unusable(why) => why,
         Found::Record(record) => {
-            process::ensure_standard_descriptors();
+            descriptors::ensure_standard_descriptors();
             let call = Call::Terminate(Terminate { key: record.grant.key, removal });
             let busy = if removal == Removal::No { LIMIT } else { REMOVAL };
             let socket = Path::new(paths::SOCKET);

@@ -11,9 +11,11 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod bundle;
+mod ask_grant;
 mod card_mounts;
 mod create;
+mod descriptors;
+mod engine_log;
 mod entry;
 mod evaluate;
 mod exec;
@@ -21,16 +23,14 @@ mod exec_verb;
 mod facts;
 #[doc(hidden)]
 pub mod fuzz;
-mod grant;
+mod grant_record;
 pub mod hook;
 mod kill_verb;
 mod marks;
 mod mounts;
+mod oci_bundle;
 mod precreate;
-mod process;
-mod record;
 mod replace;
-mod report;
 pub mod runtime;
 mod update_verb;
 

@@ -8,7 +8,7 @@ use mpsgate_config::paths;
 use mpsgate_model::{Code, ContainerId, GrantKey, IdError, Instance, Refusal};
 use mpsgate_oci::spec::{Edit, View};
 
-use crate::record::{self, Found};
+use crate::grant_record::{self, Found};
 
 /// Marks a hook that was not added by the runtime.
 const BY_PRECREATE: &str = "--by=precreate";
@@ -96,7 +96,7 @@ pub(crate) fn has_grant(view: View<'_>, container: &str, by_precreate: bool) -> 
             return false;
         }
         // The record of this instance: the hook will check the container against it.
-        let found = record::find(&arguments.root, container);
+        let found = grant_record::find(&arguments.root, container);
         matches!(found, Found::Record(record) if record.grant.key.instance.as_str() == arguments.instance)
     })
 }

@@ -324,15 +324,15 @@ impl<'a> Look<'a> {
 
     /// Whether a bind shows the node's processes.
     fn shows_processes(&self, path: &Path, mount: &MountEntry<'_>) -> bool {
-        info::processes::are_shown(path, mount.is_recursive(), || self.own.lines())
+        info::procfs_mounts::are_shown(path, mount.is_recursive(), || self.own.lines())
     }
 
     /// Whether a source shows files of a GPU in sysfs, managed or not. A source with a sysfs below
     /// it matters only with a request.
     fn card_files(&self, source: &Source<'_>) -> Option<MountKind> {
-        let any = || info::cards::of_gpus(|_| true);
+        let any = || info::sysfs_mounts::of_gpus(|_| true);
         let shows = source.fs_type == Some(SYSFS_MAGIC)
-            && info::cards::are_at(source.path, any, || self.own.lines());
+            && info::sysfs_mounts::are_at(source.path, any, || self.own.lines());
         shows.then_some(MountKind::CardFiles { read_only: false })
     }
 

@@ -16,11 +16,11 @@ use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{Action, Bytes, Caller, Reading, Verdict};
 
+use crate::ask_grant::{Starting, obtain};
+use crate::engine_log::{Refused, Report, chain};
 use crate::evaluate::{self, Evaluation, may_start, rootless};
-use crate::grant::{Starting, obtain};
 use crate::hook::veto;
-use crate::report::{Refused, Report, chain};
-use crate::{facts, process};
+use crate::{descriptors, facts};
 
 /// The verb on the command line. No runtime has it.
 const VERB: &str = "precreate";
@@ -34,7 +34,7 @@ pub(crate) fn is_meant(args: &[OsString]) -> bool {
 
 /// Runs the hook; returns its exit code.
 pub(crate) fn main() -> i32 {
-    process::ensure_standard_descriptors();
+    descriptors::ensure_standard_descriptors();
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
     let mut report = Report::of_hook();

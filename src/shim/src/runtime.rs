@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use mpsgate_host::crash_point;
 use mpsgate_oci::argv::{self, Verb};
 
+use crate::engine_log::Report;
 use crate::exec::exec_runtime;
-use crate::report::Report;
 use crate::{create, exec_verb, kill_verb, precreate, update_verb};
 
 /// runc's exit status for its own failures.

@@ -18,9 +18,9 @@ use mpsgate_oci::spec::{SpecError, parse_resources};
 use mpsgate_policy::{DOCUMENT_MAX, Unruled};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::engine_log::{Refused, chain};
 use crate::evaluate::{settings, unruled};
-use crate::report::{Refused, chain};
-use crate::{exec, facts, process};
+use crate::{descriptors, exec, facts};
 
 /// Replaces the file that `--resources` names by one without device rules. Returns changed
 /// arguments if there are such resources, the runtime would apply device rules, and the node has
@@ -43,7 +43,7 @@ pub(crate) fn prepare(
         let hint = "name a file with the resources of config.json's linux.resources, each key once";
         Refused::from(Refusal::new(Code::Bundle, sentence, hint))
     };
-    process::ensure_standard_descriptors();
+    descriptors::ensure_standard_descriptors();
     // The runtime refuses a file that cannot be opened.
     let Ok(from) = open(named) else { return Ok(None) };
     let bytes = read(from).map_err(|error| refuse(&error.to_string()))?;

@@ -23,15 +23,15 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod error;
-mod id;
-mod keys;
 mod store;
-mod text;
+mod token_id;
+mod token_keys;
+mod token_text;
 mod uses;
 
 pub use error::StoreError;
-pub use id::{Id, KeyId, TokenId};
-pub use keys::{Key, Keys, KeysError};
 pub use store::{News, ROTATE_AFTER_MS, ROTATE_FROM, Store, UNUSED_AFTER_MS};
-pub use text::{Claims, Share, TokenError};
+pub use token_id::{Id, KeyId, TokenId};
+pub use token_keys::{Key, Keys, KeysError};
+pub use token_text::{Claims, Share, TokenError};
 pub use uses::{Bearer, Owner, Uses};

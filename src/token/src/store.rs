@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_host::file::{self, Durability, New};
 
-mod files;
+mod token_files;
 
-use self::files::{
+use self::token_files::{
     KEYS, append, damaged_path, io_error, new_key, own, random, read_file, read_uses, uses_path,
     write_keys,
 };
-use crate::text::{read, write};
+use crate::token_text::{read, write};
 use crate::{Bearer, Claims, KeyId, Keys, Owner, Share, StoreError, TokenError, TokenId, Uses};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::{GrantState, Status};
 use mpsgate_config::paths;
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use serde_json::Value;
 
 use crate::churn::{Churn, Live};

@@ -11,19 +11,23 @@ use std::path::{Path, PathBuf};
 /// Files below `src` that read text which has to be some, how often, and what: none of it is below
 /// `/proc`.
 const READERS: [(&str, usize, &str); 13] = [
-    ("cli/src/node_install/runtime.rs", 1, "the toolkit's settings"),
+    ("cli/src/node_install/node_runtime.rs", 1, "the toolkit's settings"),
     ("configure/src/disk.rs", 1, "an engine's settings"),
-    ("daemon/src/cdi.rs", 1, "a CDI specification"),
-    ("daemon/src/cgroup.rs", 1, "cgroup.events: numbers"),
-    ("daemon/src/cgroup/dmem.rs", 3, "files of controllers, which the kernel names; pids"),
-    ("daemon/src/cgroup/kill.rs", 1, "freezer.state: a word"),
-    ("daemon/src/cgroup/tree.rs", 1, "cgroup.procs: pids"),
+    ("daemon/src/node_cdi.rs", 1, "a CDI specification"),
+    ("daemon/src/container_cgroup.rs", 1, "cgroup.events: numbers"),
+    (
+        "daemon/src/container_cgroup/dmem.rs",
+        3,
+        "files of controllers, which the kernel names; pids",
+    ),
+    ("daemon/src/container_cgroup/kill.rs", 1, "freezer.state: a word"),
+    ("daemon/src/container_cgroup/tree.rs", 1, "cgroup.procs: pids"),
     ("daemon/src/other_nodes.rs", 1, "a device's number in /sys"),
-    ("daemon/src/runs/directory.rs", 1, "devices.list: numbers"),
+    ("daemon/src/runs/run_cgroup.rs", 1, "devices.list: numbers"),
     ("daemon/src/snapshot.rs", 1, "the toolkit's settings"),
     ("host/src/crash/armed.rs", 1, "a file of the tests'"),
     ("mps/src/root.rs", 1, "what the holder wrote: numbers"),
-    ("shim/src/hook/devices.rs", 1, "devices.list: numbers"),
+    ("shim/src/hook/device_proof.rs", 1, "devices.list: numbers"),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

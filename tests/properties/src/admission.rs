@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
 use mpsgate_scheduler::webhook::{Mutation, mutate, validate};
 use serde_json::Value;

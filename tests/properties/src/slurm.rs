@@ -1,7 +1,7 @@
 //! What Slurm's programs print, with texts that a job's owner chose in it.
 
 use mpsgate_model::Mib;
-use mpsgate_policy::slurm::{Named, Place, Sluid, Told, ask, devices, differences, given};
+use mpsgate_policy::slurm_request::{Named, Place, Sluid, Told, ask, devices, differences, given};
 
 /// What is given is some of something, of the job that was asked for; what is asked for is a card
 /// that Slurm has named.

@@ -7,7 +7,7 @@ use mpsgate_model::{
     Guarantee, Instance, NodeCard,
 };
 use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
-use mpsgate_oci::process::rewrite_env;
+use mpsgate_oci::process_edit::rewrite_env;
 use mpsgate_oci::spec::{Document, Edit, Layers, Mount, Seen, View, glance, parse};
 use mpsgate_policy::{
     Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node,

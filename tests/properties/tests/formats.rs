@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, parse_envelope};
 use mpsgate_config::Config;
 use mpsgate_edge::ExitCode;
-use mpsgate_model::door::{Prepared, Question};
+use mpsgate_model::door_file::{Prepared, Question};
 use mpsgate_model::{Code, ComputeMode, Mib, Refusal, ledger_file};
 use mpsgate_mps::{LeaseDir, MpsDirectories};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_api::{Envelope, ExecRecord, FrameError, NodeSnapshot, Reply, VERSION, parse_envelope};
 use mpsgate_edge::ExitCode;
 use mpsgate_model::ComputeMode;
-use mpsgate_model::door::Question;
+use mpsgate_model::door_file::Question;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::printable::chain;
 use mpsgate_mps::LeaseDir;

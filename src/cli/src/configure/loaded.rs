@@ -13,7 +13,7 @@ use mpsgate_configure::{Report, Way};
 use mpsgate_host::process::{ProcessId, changed_since};
 use serde::{Deserialize, Serialize};
 
-use super::files::replace_bytes;
+use super::engine_files::replace_bytes;
 use crate::args::Engine;
 use crate::error::SetUpError;
 

@@ -24,7 +24,7 @@ pub(super) use self::each_card::LEASES;
 pub(super) use self::nvidia_driver::MODULE_FILE;
 pub(super) use self::state_files::LEDGER_FILE;
 
-use super::node::Node;
+use super::doctor_node::Node;
 use super::trouble::Trouble;
 
 const LOGS: &str = "journalctl -u mpsgated -n 50";

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{SCHEMA, clients, grants, parse};
 use crate::args::{Output, PreflightArgs};
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// What the restart of one managed card would end.
 struct Restart {
@@ -20,10 +20,10 @@ struct Restart {
 
 pub(crate) fn run(args: &PreflightArgs) -> Result<ExitCode, CliError> {
     let socket = &args.daemon.socket;
-    let status = daemon::status(socket)?;
+    let status = daemon_call::status(socket)?;
     let ask = |card: &CardStatus| {
         let call = Mps { gpu: card.uuid.clone(), action: MpsAction::Restart, confirmed: false };
-        match daemon::ask(socket, Call::Mps(call))? {
+        match daemon_call::ask(socket, Call::Mps(call))? {
             Reply::WouldEnd { list } => {
                 Ok(Restart { list: parse(&list)?, has_daemon: card.mps.is_some() })
             }

@@ -14,7 +14,7 @@ use mpsgate_model::{
 
 use crate::cuda_client::{self, Bundle, Client, Container, Runs, Runtime, Silent};
 use crate::probe::Step;
-use crate::{CliError, daemon};
+use crate::{CliError, daemon_call};
 
 /// For all of them.
 pub(super) const ALL: Duration = Duration::from_secs(60);
@@ -416,7 +416,8 @@ impl<'a> Asker<'a> {
     fn cgroup(&self) -> Result<Seen, Silent> {
         let granted = granted(Question::Cgroup);
         let mut client = self.attached(granted)?;
-        let status = daemon::status(self.socket).map(|status| status.grants).unwrap_or_default();
+        let status =
+            daemon_call::status(self.socket).map(|status| status.grants).unwrap_or_default();
         let level = status.into_iter().find(|grant| grant.container_id == client.id());
         if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup) {
             let why = self.card().and_then(|card| card.unlimited).unwrap_or_default();
@@ -468,7 +469,7 @@ impl<'a> Asker<'a> {
 
     /// Has mpsgated end the GPU work of a container's clients, as before a kill; why not, else.
     fn terminate_clients_of(&self, id: &str) -> Result<(), String> {
-        let status = daemon::status(self.socket).map_err(|error| error.to_string())?;
+        let status = daemon_call::status(self.socket).map_err(|error| error.to_string())?;
         let grant = status.grants.into_iter().find(|grant| grant.container_id == id);
         let key = grant.and_then(|grant| {
             Some(GrantKey {
@@ -479,7 +480,7 @@ impl<'a> Asker<'a> {
         });
         let key = key.ok_or("its grant has ended")?;
         let call = Call::Terminate(Terminate { key, removal: Removal::No });
-        match daemon::change(self.socket, call) {
+        match daemon_call::change(self.socket, call) {
             Ok(said) if said.is_empty() => Err("the MPS server knows no such client".to_owned()),
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -491,7 +492,7 @@ impl<'a> Asker<'a> {
         let deadline = self.deadline.min(Instant::now() + KNOWN);
         let (mut last, mut since) = (None, Instant::now());
         while Instant::now() < deadline {
-            let status = daemon::status(self.socket).ok()?;
+            let status = daemon_call::status(self.socket).ok()?;
             let grant = status.grants.iter().find(|grant| grant.container_id == id);
             let used = grant.and_then(|grant| grant.used_mib).filter(|mib| *mib >= least);
             if used != last {
@@ -513,7 +514,7 @@ impl<'a> Asker<'a> {
     }
 
     fn card(&self) -> Option<CardStatus> {
-        let status: Result<_, CliError> = daemon::status(self.socket);
+        let status: Result<_, CliError> = daemon_call::status(self.socket);
         let mut cards = status.ok()?.cards.into_iter();
         cards.find(|card| card.uuid == self.asking.subject.card.as_str())
     }

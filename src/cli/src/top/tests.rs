@@ -87,7 +87,7 @@ fn look(width: usize, height: usize) -> Look {
 fn draw(model: &Model, look: &Look) -> Buffer {
     let size = (u16::try_from(look.width).unwrap(), u16::try_from(look.height).unwrap());
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
-    let lines = view::draw(model, look);
+    let lines = screen::draw(model, look);
     assert!(lines.len() <= look.height, "{} lines in {}", lines.len(), look.height);
     terminal.draw(|frame| frame.render_widget(Paragraph::new(lines), frame.area())).unwrap();
     terminal.backend().buffer().clone()
@@ -142,7 +142,7 @@ fn no_size_and_no_number_of_things_makes_more_lines_or_columns_than_there_are() 
     for model in [working(), Model::new(busy()), Model::new(many)] {
         for (width, height) in [(64, 8), (79, 9), (80, 24), (81, 12), (95, 50), (300, 100)] {
             let look = look(width, height);
-            let lines = view::draw(&model, &look);
+            let lines = screen::draw(&model, &look);
             assert_eq!(lines.len(), height, "{width}x{height}");
             // Sentences may be cut by the terminal; rows of a table may not.
             let buffer = text(&draw(&model, &look));

@@ -8,7 +8,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, value};
 use super::handler::{BINARY, Handler, LISTS};
 use super::view::{View, plugin};
 use super::{DROP_IN, RUNC_TYPE, Steps};
-use crate::text::{Frame, parent, read};
+use crate::line_ends::{Frame, parent, read};
 use crate::toml::{copy, end, from_plain, lift_comments, list, set, set_in, table_in, with_all};
 use crate::{ANNOTATIONS, Change, ConfigureError, Options, Source};
 

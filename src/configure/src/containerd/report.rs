@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::MERGES_FROM;
 use super::handler::Handler;
 use super::view::View;
-use crate::text::read;
+use crate::line_ends::read;
 use crate::{ConfigureError, Options, Report, Source, Way, base};
 
 /// Where NVIDIA's toolkit keeps its settings.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::RUNC_TYPE;
 use super::view::plugin;
-use crate::text::{Frame, read};
+use crate::line_ends::{Frame, read};
 use crate::{ANNOTATIONS, Change, ConfigureError, Options, Plan, Source};
 
 const BASE: &str = "{{ template \"base\" . }}";

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use toml_edit::DocumentMut;
 
 use super::handler::Handler;
-use crate::text::{Frame, parent, read};
+use crate::line_ends::{Frame, parent, read};
 use crate::toml::{open, plain_table};
 use crate::{ConfigureError, Options, Version};
 

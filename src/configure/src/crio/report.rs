@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::handler::Origin;
 use super::view::{View, files};
 use super::{Flags, PLATFORMS, dump};
-use crate::text::parent;
+use crate::line_ends::parent;
 use crate::{ConfigureError, Options, Report, Source, Way};
 
 /// Where containers go, by the files and `flags`.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Flags;
 use super::view::main;
+use crate::line_ends::{parent, read};
 use crate::overlay::Overlay;
-use crate::text::{parent, read};
 use crate::{Change, ConfigureError, Source};
 
 /// One call of CRI-O's program.

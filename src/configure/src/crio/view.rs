@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Flags;
 use super::handler::{Handler, Origin};
-use crate::text::{parent, read};
+use crate::line_ends::{parent, read};
 use crate::toml::{open, plain_table};
 use crate::{ConfigureError, Options, Source};
 

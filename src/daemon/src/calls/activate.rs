@@ -8,12 +8,12 @@ use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Code, Refusal};
 use mpsgate_node::card::Card;
 
-use super::{Answer, door, refused};
+use super::{Answer, open_door, refused};
 use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
-use crate::machine::ThisMachine;
-use crate::{cgroup, ends, process};
+use crate::real_machine::ThisMachine;
+use crate::{container_cgroup, ends, process_end};
 use mpsgate_host::clock::now_ms;
 
 pub(super) async fn activate(
@@ -56,7 +56,7 @@ pub(super) async fn activate(
             }
             let prepared = match prepared(daemon, line, &entry).await {
                 Ok(()) => {
-                    let admitted = door::admit(daemon, &entry.grant, call.cgroup.as_ref());
+                    let admitted = open_door::admit(daemon, &entry.grant, call.cgroup.as_ref());
                     line.wait("the gate is being told of the container", admitted).await
                 }
                 Err(refusal) => Err(refusal),
@@ -117,14 +117,14 @@ fn wrong(sentence: impl Into<String>) -> Refusal {
 fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal> {
     let pid = match &caller.fd {
         // Without a descriptor a pid means something in the hook's own pid namespace alone.
-        None if !caller.pid.is_some_and(process::counts_as_we_do) => {
+        None if !caller.pid.is_some_and(process_end::counts_as_we_do) => {
             return Err(wrong(
                 "this kernel has no pidfds, and its hook is not in mpsgated's pid namespace",
             ));
         }
         None => call.pid,
         Some(fd) => {
-            let referred = process::refers_to(fd).ok_or_else(|| {
+            let referred = process_end::refers_to(fd).ok_or_else(|| {
                 wrong(format!(
                     "the descriptor that its hook sent for pid {} is no pidfd of a process that lives in \
                      mpsgated's pid namespace",
@@ -140,14 +140,14 @@ fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal
             referred.pid
         }
     };
-    process::identify(pid).ok_or_else(|| wrong(format!("its init, pid {pid}, has ended")))
+    process_end::identify(pid).ok_or_else(|| wrong(format!("its init, pid {pid}, has ended")))
 }
 
 fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
     let Some(cgroup) = &call.cgroup else { return Ok(()) };
     let wrong =
         |why: String| wrong(format!("its hook named the cgroup {}, but {why}", cgroup.path));
-    match cgroup::contains(cgroup, init.pid) {
+    match container_cgroup::contains(cgroup, init.pid) {
         Ok(true) => Ok(()),
         Ok(false) => Err(wrong(format!("its init, pid {}, is not in it", init.pid))),
         Err(error) => Err(wrong(error.to_string())),
@@ -178,7 +178,7 @@ mod tests {
     use crate::files::Files;
     use crate::fixture::{ALL, HOLDER, call, happens, node};
     use crate::line::Speaker;
-    use crate::settings::Settings;
+    use crate::settings_in_force::Settings;
     use crate::{Paths, directories};
 
     /// One that runs no task, and asks no driver.

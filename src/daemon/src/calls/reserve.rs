@@ -12,13 +12,13 @@ use mpsgate_node::Confirmed;
 use mpsgate_node::Reserved;
 use tokio::time::timeout;
 
-use super::{door, refused};
+use super::{open_door, refused};
 use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
-use crate::machine::ThisMachine;
 use crate::orders::Order;
-use crate::{cdi, ends, process, tokens};
+use crate::real_machine::ThisMachine;
+use crate::{ends, node_cdi, process_end, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and a process for
@@ -138,8 +138,8 @@ pub(super) async fn reserve<'a>(
     caller: &Caller,
     call: &Reserve,
 ) -> Result<Reservation<'a>, Refusal> {
-    let pid = if call.for_parent { caller.pid.and_then(process::parent) } else { caller.pid };
-    let holder = pid.and_then(process::identify).filter(|_| line.is_open());
+    let pid = if call.for_parent { caller.pid.and_then(process_end::parent) } else { caller.pid };
+    let holder = pid.and_then(process_end::identify).filter(|_| line.is_open());
     let Some(holder) = holder else {
         return Err(Refusal::new(
             Code::Unconfirmed,
@@ -206,11 +206,11 @@ async fn grant<'a>(
         if line.is_open() {
             give_up(daemon, &call.key);
         }
-        let _ = door::close_if_ended(daemon, &reserved.grant).await;
+        let _ = open_door::close_if_ended(daemon, &reserved.grant).await;
         return Err(refusal);
     }
     let grant = Box::new(reserved.grant);
-    door::close_if_ended(daemon, &grant).await?;
+    open_door::close_if_ended(daemon, &grant).await?;
     let cdi = Box::new(cdi_edits(daemon, &grant));
     crash_point!("daemon.reserve.stored");
     let end = GiveUp { daemon, key: Some(grant.key.clone()) };
@@ -240,7 +240,7 @@ async fn made_ready(
         let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);
         line.wait(&doing, server(daemon, &card, call.uid)).await?;
     }
-    line.wait("the container's door to MPS is being opened", door::open(daemon, grant)).await
+    line.wait("the container's door to MPS is being opened", open_door::open(daemon, grant)).await
 }
 
 fn give_up(daemon: &Daemon, key: &GrantKey) {
@@ -265,7 +265,7 @@ fn cdi_edits(daemon: &Daemon, grant: &Grant) -> Cdi {
     all.map_or(Cdi::Absent, Cdi::Edits)
 }
 
-fn cdi_of_card(specifications: &mut cdi::Cache, card: &GrantedCard) -> Cdi {
+fn cdi_of_card(specifications: &mut node_cdi::Cache, card: &GrantedCard) -> Cdi {
     let mut problem = None;
     // Their generator names devices by index, by UUID or by both, as its user wished.
     for name in [card.uuid.to_string(), card.index.to_string()] {

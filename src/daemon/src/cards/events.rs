@@ -14,7 +14,7 @@ use mpsgate_node::card::CardEvent;
 
 use super::CardTask;
 use crate::owner::Culprit;
-use crate::process;
+use crate::process_end;
 
 impl CardTask {
     /// Takes what the log hints at since the last look. Whether the control daemon is to be asked
@@ -54,7 +54,7 @@ impl CardTask {
                     && clients.iter().any(|pid| u32::try_from(*pid) == Ok(client))
             });
             faulted.is_some().then_some(())?;
-            Culprit::find(process::identify(client)?, &entries).filter(|c| c.entry.is_some())
+            Culprit::find(process_end::identify(client)?, &entries).filter(|c| c.entry.is_some())
         };
         let named = self.daemon.blocking(find).await;
         match named.as_ref().map(Culprit::label) {

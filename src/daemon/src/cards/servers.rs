@@ -7,7 +7,7 @@ use mpsgate_model::ledger::ProcessId;
 use mpsgate_node::card::Card;
 
 use super::CardTask;
-use crate::process;
+use crate::process_end;
 
 /// What is known of a card's servers.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Servers {
         (self.alive, self.ended) = (living, ended);
         for pid in named {
             if !self.alive.iter().any(|known| known.pid == *pid) {
-                self.alive.extend(process::identify(*pid));
+                self.alive.extend(process_end::identify(*pid));
             }
         }
         crashed
@@ -81,7 +81,7 @@ impl CardTask {
     /// Breaks the card's grants where a server of theirs crashed.
     pub(super) async fn evaluate_servers(&mut self) {
         let named = self.server_pids();
-        let crashed = self.watch.servers.evaluate(&named, process::is_alive);
+        let crashed = self.watch.servers.evaluate(&named, process_end::is_alive);
         if !crashed.is_empty() {
             log::error!(uuid = self.uuid.as_str(), servers:? = crashed; "MPS server crashed");
             self.break_grants().await;
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn one_that_was_forced_down_ends_with_0_and_took_its_clients_along() {
         let own = std::process::id();
-        let client = process::identify(own).map(|client| (own, client));
+        let client = process_end::identify(own).map(|client| (own, client));
         assert_eq!(forced_down(client.into_iter().collect()), [own]);
     }
 
@@ -138,7 +138,7 @@ mod tests {
     fn one_that_served_nobody_broke_nothing_whatever_the_log_says_of_its_end() {
         let own = std::process::id();
         assert!(forced_down(Vec::new()).is_empty());
-        let others = process::identify(own).map(|client| (own + 1, client));
+        let others = process_end::identify(own).map(|client| (own + 1, client));
         assert!(forced_down(others.into_iter().collect()).is_empty());
     }
 

@@ -16,7 +16,7 @@ use super::CardTask;
 use super::servers::Servers;
 use crate::hardware::control::{Sight, look, mps_trouble, served, view};
 use crate::hardware::{Gate, Hardware};
-use crate::process;
+use crate::process_end;
 
 /// Between two looks while grants live on the card, and while none does.
 const BUSY: Duration = Duration::from_secs(1);
@@ -144,7 +144,7 @@ impl CardTask {
         };
         !healthy
             || (held && self.unasked_for() >= limit)
-            || self.server_pids().iter().any(|pid| process::identify(*pid).is_none())
+            || self.server_pids().iter().any(|pid| process_end::identify(*pid).is_none())
     }
 
     fn note_files(&self, sight: &Sight, gate: Result<Gate, MpsError>) {

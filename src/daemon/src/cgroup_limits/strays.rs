@@ -10,7 +10,7 @@ use mpsgate_gpu::MemoryLimits;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::{Entry, State};
 
-use crate::cgroup::{self, dmem};
+use crate::container_cgroup::{self, dmem};
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
 
@@ -70,7 +70,7 @@ impl Strays {
             while Instant::now() < until {
                 let Some(path) = left.pop() else { break };
                 // A container may have got a grant since they were listed.
-                if !cgroup::lies_in(&path, &granted) {
+                if !container_cgroup::lies_in(&path, &granted) {
                     cards.iter().for_each(|card| clear(&limits, card, &path));
                 }
             }
@@ -82,7 +82,7 @@ impl Strays {
 
 /// The node's cgroups without those of grants, the last first.
 fn list(root: &Path, granted: &BTreeSet<u64>) -> Vec<PathBuf> {
-    match cgroup::paths(root, granted, MOST) {
+    match container_cgroup::paths(root, granted, MOST) {
         Ok(Some(paths)) => return paths.into_iter().skip(1).rev().collect(),
         Ok(None) => log::warn!(most = MOST; "too many cgroups to look for limits of nobody"),
         Err(error) => log::warn!(reason:% = error; "cgroups cannot be read for limits of nobody"),

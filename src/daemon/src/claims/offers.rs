@@ -8,7 +8,7 @@ use mpsgate_node::Node;
 use mpsgate_node::card::Card;
 use mpsgate_policy::GuaranteeLevel;
 
-use crate::around::report::why_no_pod;
+use crate::around::node_report::why_no_pod;
 
 /// Percent of a card's compute.
 const COMPUTE: u8 = 100;

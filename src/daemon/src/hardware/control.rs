@@ -15,7 +15,7 @@ use mpsgate_node::card::{Trouble, View};
 use mpsgate_policy::SharedMemory;
 
 use crate::error::chain;
-use crate::process;
+use crate::process_end;
 
 /// How long an idle server of another uid may take to end, and how often it is looked for.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ fn shared_memory(mps: &MpsInstance, servers: &[mpsgate_mps::Server]) -> Option<S
     let of_one = |server: &mpsgate_mps::Server| {
         let words = said.iter().filter(|(pid, _)| *pid == server.pid).map(|(_, named)| *named);
         let pid = u32::try_from(server.pid).ok()?;
-        SharedMemory::of_server(words, process::maps_file(pid, REGION_NAME)?)
+        SharedMemory::of_server(words, process_end::maps_file(pid, REGION_NAME)?)
     };
     let seen: Vec<SharedMemory> = servers.iter().filter_map(of_one).collect();
     (!seen.is_empty()).then(|| SharedMemory::of_all(seen))
@@ -112,7 +112,7 @@ pub(crate) fn look(mps: &MpsInstance, daemon: &ControlDaemon, mark: u64) -> Sigh
 pub(crate) fn served(mps: &MpsInstance) -> Vec<(u32, ProcessId)> {
     let clients = mps.clients().unwrap_or_default();
     let one = |server: i32, client: i32| {
-        let client = process::identify(u32::try_from(client).ok()?)?;
+        let client = process_end::identify(u32::try_from(client).ok()?)?;
         Some((u32::try_from(server).ok()?, client))
     };
     clients
@@ -157,7 +157,7 @@ pub(crate) fn limit_servers(
 ) -> Result<InForce, MpsError> {
     let mut set = InForce::default();
     for pid in mps.channel().server_list()? {
-        let server = u32::try_from(pid).ok().and_then(process::identify);
+        let server = u32::try_from(pid).ok().and_then(process_end::identify);
         let Some(server) = server else { continue };
         if has.of(&server) == Some(wanted) {
             continue;
@@ -196,7 +196,7 @@ impl InForce {
         for (server, memory) in set.0 {
             self.note(server, memory);
         }
-        self.0.retain(|(server, _)| process::is_alive(server));
+        self.0.retain(|(server, _)| process_end::is_alive(server));
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mpsgate_api::{CardUsage, GrantStatus, GrantUsage, Status, UsageDay};
-use mpsgate_node::refusals::CodeCounts;
+use mpsgate_node::refusal_counts::CodeCounts;
 
-use crate::around::handlers::Handlers;
+use crate::around::handler_status::Handlers;
 use crate::counters::Events;
 use crate::daemon::Daemon;
 

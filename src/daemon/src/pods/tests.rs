@@ -15,7 +15,7 @@ use mpsgate_policy::schedule::Word;
 
 use super::*;
 use crate::around::Around;
-use crate::around::handlers::Handlers;
+use crate::around::handler_status::Handlers;
 use crate::around::served::Served;
 
 /// Two cards of 15 GiB.
@@ -91,7 +91,7 @@ fn reserve(
 /// `(pod, container, card, GiB)` of each promise.
 fn promised(node: &mut Node, pods: &[Pod]) -> Vec<(String, String, u8, u64)> {
     let pods: Pods = pods.iter().cloned().collect();
-    let promises = promises::of(node, &pods);
+    let promises = pod_promises::of(node, &pods);
     node.promise(promises.clone(), &mut Vec::new());
     let one = |promise: mpsgate_model::ledger::Promise| {
         let card = u8::from(promise.card != uuid(0));
@@ -262,7 +262,7 @@ fn the_node_shows_where_its_handlers_lead_while_it_has_cards_or_may_have() {
     let mut node = two_cards();
     let mut around = Around::default();
     let shown = |node: &Node, around: &Around| {
-        let report = report::of(node, around, &Pods::default(), false);
+        let report = node_report::of(node, around, &Pods::default(), false);
         (report.handlers.is_some(), report.bypass.map(|bypass| bypass.reason))
     };
     // Before the first look nothing is said, and what was written stays.
@@ -279,7 +279,7 @@ fn the_node_shows_where_its_handlers_lead_while_it_has_cards_or_may_have() {
 fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let mut node = two_cards();
     let shown =
-        |node: &Node, pods: &Pods, serves| report::of(node, &Around::default(), pods, serves);
+        |node: &Node, pods: &Pods, serves| node_report::of(node, &Around::default(), pods, serves);
     let ready = |node: &Node| {
         let ready = shown(node, &Pods::default(), false).ready.unwrap();
         (ready.holds == Some(true), ready.reason, ready.message)
@@ -355,7 +355,7 @@ fn no_pod_is_sent_while_kubelet_would_fail_it_for_good() {
     let mut node = two_cards();
     let mut around = Around::default();
     let shown = |node: &Node, around: &Around| {
-        let report = report::of(node, around, &Pods::default(), true);
+        let report = node_report::of(node, around, &Pods::default(), true);
         let ready = report.ready.unwrap();
         let healthy = report.cards.unwrap().iter().filter(|card| card.healthy).count();
         (healthy, ready.holds == Some(true), ready.reason, ready.message)
@@ -375,7 +375,7 @@ fn no_pod_is_sent_while_kubelet_would_fail_it_for_good() {
     assert!(message.contains("kubectl get pods"), "{message}");
     // Nobody is told to wait for cards that are not there.
     take_both_back(&mut node);
-    let report = report::of(&node, &around, &Pods::default(), true);
+    let report = node_report::of(&node, &around, &Pods::default(), true);
     assert_eq!(report.ready.unwrap().reason, "NoManagedCard");
 }
 

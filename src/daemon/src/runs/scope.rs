@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mpsgate_host::cgroup::{self, CgroupId};
 use mpsgate_model::Grant;
 
-use crate::program;
+use crate::node_programs;
 
 /// systemd's slice of them.
 const SLICE: &str = "mpsgate.slice";
@@ -27,7 +27,7 @@ pub(super) fn make(
 ) -> Result<CgroupId, String> {
     let name = format!("{name}.scope");
     let until = Instant::now() + LIMIT;
-    program::ask_aloud(Path::new(BUSCTL), &call(&name, grant, pid), &[], LIMIT)
+    node_programs::ask_aloud(Path::new(BUSCTL), &call(&name, grant, pid), &[], LIMIT)
         .map_err(|error| format!("systemd makes no scope ({BUSCTL}): {error}"))?;
     // It has answered, and moves the process in a moment.
     loop {

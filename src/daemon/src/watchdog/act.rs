@@ -7,7 +7,7 @@ use std::time::Duration;
 use mpsgate_api::Reply;
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey};
-use mpsgate_node::watchdog::{Action, Overrun};
+use mpsgate_node::overuse::{Action, Overrun};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::enforce::{enforce, report};
 use crate::orders::Order;
 use crate::owner::Culprit;
-use crate::{cgroup, process, terminate};
+use crate::{container_cgroup, process_end, terminate};
 
 /// For the list of the card's clients, before and after: a healthy channel answers in milliseconds.
 const LIST_LIMIT: Duration = Duration::from_millis(200);
@@ -66,7 +66,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
             report(daemon, &card, None, why);
         }
         Action::NoClient { process, key } => {
-            let words = process::describe_it(&process);
+            let words = process_end::describe_it(&process);
             let culprit = Culprit { words, entry: entry(&key) };
             let why =
                 format!("{} uses the card past MPS, whose limit does not hold it", culprit.label());
@@ -109,7 +109,7 @@ async fn neighbours(daemon: &Daemon, card: &GpuUuid, entry: &Entry) -> Option<BT
     let State::Active { init, cgroup } = entry.state.clone() else { return None };
     let others = daemon.node().nested(entry);
     let own = move |_: &_| match &cgroup {
-        Some(cgroup) => cgroup::own_processes(cgroup, &others).unwrap_or_default(),
+        Some(cgroup) => container_cgroup::own_processes(cgroup, &others).unwrap_or_default(),
         None => BTreeSet::from([init.pid]),
     };
     let own = daemon.blocking(own).await;

@@ -16,11 +16,11 @@ use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{GpuUuid, GrantKey};
 use mpsgate_node::holders::{Holders, Now, Share};
-use mpsgate_node::watchdog::{Kind, Limit, Unnamed, User, Whose};
+use mpsgate_node::overuse::{Kind, Limit, Unnamed, User, Whose};
 
-use super::record::Record;
+use super::pid_record::Record;
 use crate::owner::Trees;
-use crate::process;
+use crate::process_end;
 
 /// Between two looks at a card at which its holders still rest on them: two of those at a card
 /// without grants, or ten of the others.
@@ -73,7 +73,7 @@ impl Owners {
         let (record, mut holders) = Record::open(record);
         let rest = record.age().and_then(|age| LAPSE.checked_sub(age));
         if rest.is_none() {
-            holders.values_mut().for_each(|holders| holders.lapse(process::is_alive));
+            holders.values_mut().for_each(|holders| holders.lapse(process_end::is_alive));
         }
         let until = Instant::now() + rest.unwrap_or(LAPSE);
         let until = holders.keys().map(|card| (card.clone(), until)).collect();
@@ -152,7 +152,7 @@ impl Owners {
                 Some(Owner::Container(key)) if lives(&key) => Whose::Grant(key),
                 Some(Owner::Container(_)) | None => Whose::Nobody,
             };
-            let now = now(process::find(pid), whose);
+            let now = now(process_end::find(pid), whose);
             for Share { of, used, was_granted } in holders.share(pid, used, now, before, lives) {
                 match of {
                     Some((process, whose)) => users.named.push(User { process, used, kind, whose }),
@@ -161,7 +161,7 @@ impl Owners {
             }
         }
         let pids: BTreeSet<u32> = listed.iter().map(|listed| listed.pid).collect();
-        holders.keep(|pid| pids.contains(&pid), process::is_alive, lives);
+        holders.keep(|pid| pids.contains(&pid), process_end::is_alive, lives);
         self.holders.insert(card.clone(), holders);
         users
     }
@@ -193,7 +193,7 @@ impl Owners {
 /// Where the last look at their card was too long ago.
 fn lapse(holders: &mut Holders, until: Option<Instant>) {
     if until.is_some_and(|until| until <= Instant::now()) {
-        holders.lapse(process::is_alive);
+        holders.lapse(process_end::is_alive);
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
     fn client(record: PathBuf) -> (Owners, Spawned) {
         let client = Spawned::new();
         let mut owners = Owners::open(record);
-        let process = process::identify(client.pid()).unwrap();
+        let process = process_end::identify(client.pid()).unwrap();
         owners.hand_over(example_gpu(0), process, grant(), |_| true);
         assert!(is_its(&mut owners, &client));
         end(&mut owners);
@@ -315,7 +315,7 @@ mod tests {
         // A client that no look has seen: from when it came.
         for (is_late, expected) in [(false, true), (true, false)] {
             let (mut owners, mut client) = (Owners::default(), Spawned::new());
-            let process = process::identify(client.pid()).unwrap();
+            let process = process_end::identify(client.pid()).unwrap();
             owners.hand_over(example_gpu(0), process, grant(), |_| true);
             client.kill();
             if is_late {

@@ -10,9 +10,9 @@ use mpsgate_api::{
     Activate, Call, Envelope, Mps, MpsAction, Reserve, VERSION, WireRefusal, encode,
 };
 use mpsgate_config::Processes;
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use mpsgate_host::process::{ProcessId, identify};
-use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
+use mpsgate_model::door_file::{self, Container as Told, Counts, Prepared, Question, Reason};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
 use nix::sys::signal::{Signal, kill};
@@ -35,7 +35,7 @@ fn hello(grant: &Grant) -> usize {
 fn try_hello(grant: &Grant) -> rustix::io::Result<usize> {
     let kind = SocketType::SEQPACKET;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-    let door = Path::new(&grant.client_dir).join(door::SOCKET);
+    let door = Path::new(&grant.client_dir).join(door_file::SOCKET);
     connect(&socket, &SocketAddrUnix::new(door)?)?;
     Ok(recv(&socket, &mut [0_u8; 64], RecvFlags::empty())?.1)
 }
@@ -63,7 +63,7 @@ fn a_grant_has_a_door_from_its_reservation_to_its_end() {
     assert_ne!(one.client_dir, other.client_dir);
     for grant in [&one, &other] {
         let entries = files(Path::new(&grant.client_dir));
-        assert_eq!(entries, [Path::new(&grant.client_dir).join(door::SOCKET)]);
+        assert_eq!(entries, [Path::new(&grant.client_dir).join(door_file::SOCKET)]);
         assert_eq!(hello(grant), 9);
         assert_eq!(told(&node, grant).cgroup, None, "nobody is served yet");
     }

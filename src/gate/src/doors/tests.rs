@@ -8,8 +8,8 @@ use mpsgate_model::Rate;
 use proptest::prelude::*;
 
 use super::*;
-use crate::effect::Known;
-use crate::wire::{Sender, Word};
+use crate::door_effect::Known;
+use crate::mps_wire::{Sender, Word};
 
 /// Processes 1 to 9 are in container `pid % 3`, and others in none; those in `dead` have ended, and
 /// those in `hidden` are not to be seen.
@@ -98,7 +98,7 @@ impl Bench {
     /// A client that has said its word.
     fn client(&mut self, pid: u32) -> ClientId {
         let id = self.accept(pid);
-        self.say(id, crate::wire::CREDENTIALS, pid, 1000);
+        self.say(id, crate::mps_wire::CREDENTIALS, pid, 1000);
         self.say(id, &Word::Client.bytes(), pid, 1000);
         id
     }
@@ -208,7 +208,7 @@ fn what_a_client_may_not_ask_for_is_refused_after_its_word() {
         (Word::Client, 4, 1000, Reason::Sender),
     ] {
         let id = bench.accept(1);
-        bench.say(id, crate::wire::CREDENTIALS, pid, uid);
+        bench.say(id, crate::mps_wire::CREDENTIALS, pid, uid);
         assert_eq!(bench.take(), []);
         bench.say(id, &word.bytes(), pid, uid);
         assert_eq!(bench.ended(), [reason]);
@@ -254,11 +254,11 @@ fn whoever_connects_from_elsewhere_takes_nothing_of_what_the_container_may_have(
     let ended = Effect::Ended(name(1), Peer { pid: 7 }, Reason::Elsewhere, 2001);
     assert_eq!(bench.take(), [ended, Effect::Close(first[0])]);
     // After its word it is ended all the same, unless it can be looked at by then.
-    bench.say(first[1], crate::wire::CREDENTIALS, 7, 1000);
+    bench.say(first[1], crate::mps_wire::CREDENTIALS, 7, 1000);
     bench.say(first[1], &Word::Client.bytes(), 7, 1000);
     assert_eq!(bench.ended(), [Reason::Elsewhere]);
     bench.kernel.hidden.clear();
-    bench.say(third, crate::wire::CREDENTIALS, 7, 1000);
+    bench.say(third, crate::mps_wire::CREDENTIALS, 7, 1000);
     bench.say(third, &Word::Client.bytes(), 7, 1000);
     assert_eq!(bench.called(), [third]);
     // The container's own have all their places, and as many connections at once as ever.
@@ -430,7 +430,7 @@ proptest! {
                         said.entry(id).or_default().push((what % 4, pid));
                         let two = Word::Client.bytes();
                         let bytes: &[u8] = match what % 4 {
-                            0 => crate::wire::CREDENTIALS,
+                            0 => crate::mps_wire::CREDENTIALS,
                             1 => &two,
                             2 => &[4, 0, 0, 0],
                             _ => b"",

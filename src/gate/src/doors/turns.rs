@@ -6,9 +6,9 @@ use mpsgate_host::process::ProcessId;
 use mpsgate_model::Instance;
 
 use super::{Doors, Kernel, Stage};
-use crate::client::{Reason, Words};
 use crate::door::Door;
-use crate::effect::{Effect, Known};
+use crate::door_effect::{Effect, Known};
+use crate::handshake::{Reason, Words};
 
 impl Doors {
     /// Gives an active door its turn where somebody waits there.

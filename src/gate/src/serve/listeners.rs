@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use mpsgate_model::Instance;
-use mpsgate_model::door::SOCKET;
+use mpsgate_model::door_file::SOCKET;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{AtFlags, statat};
 

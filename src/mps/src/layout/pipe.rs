@@ -10,8 +10,8 @@ use nix::sys::stat::Mode;
 
 use super::MpsDirectories;
 use crate::error::MpsError;
-use crate::lock::lock_holder;
-use crate::process::{Process, seen_by};
+use crate::file_lock::lock_holder;
+use crate::mps_process::{Process, seen_by};
 
 impl MpsDirectories {
     /// A descriptor of the directory in which the holder of the card's lock has its sockets: the

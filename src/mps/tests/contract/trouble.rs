@@ -91,7 +91,7 @@ pub(crate) fn a_stopped_server_is_named_as_what_a_daemon_may_wait_for(bench: &Be
 pub(crate) fn a_directory_whose_mode_was_changed_has_it_again(bench: &Bench) {
     let (card, _daemon) = impatient(bench);
     assert_eq!(card.dirs().repair().unwrap(), []);
-    let clients = card.dirs().doors_dir(mpsgate_host::door::Kind::Process);
+    let clients = card.dirs().doors_dir(mpsgate_host::door_place::Kind::Process);
     fs::set_permissions(&clients, fs::Permissions::from_mode(0o700)).unwrap();
     let words: Vec<String> =
         card.dirs().repair().unwrap().iter().map(ToString::to_string).collect();

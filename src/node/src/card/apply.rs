@@ -8,7 +8,7 @@ use mpsgate_model::printable::few;
 use mpsgate_model::{ComputeMode, GpuUuid};
 use mpsgate_policy::{Condition, Disturbance};
 
-use super::state::{Mps, State};
+use super::card_state::{Mps, State};
 use super::{
     Card, CardEvent, CardNews, Closing, Control, Ends, GateSeen, Health, ManagedBy, Seen, Trouble,
     View, Watched,

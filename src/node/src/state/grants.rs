@@ -7,7 +7,7 @@ use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 use super::Node;
 use super::asker::Asker;
 use super::cgroups::{Overlap, overlap};
-use super::status::BROKEN;
+use super::node_status::BROKEN;
 use super::trust::Confirmed;
 use crate::{Backend, Effect, Machine, Why};
 

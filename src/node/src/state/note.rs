@@ -8,7 +8,7 @@ use mpsgate_model::{GpuUuid, OneOf};
 use mpsgate_policy::NoteAction;
 
 use super::Node;
-use crate::refusals::{CodeCounts, Telling};
+use crate::refusal_counts::{CodeCounts, Telling};
 use crate::{Effect, Why};
 
 impl Node {

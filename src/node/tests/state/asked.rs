@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::paths::QUALIFY_ROOT;
-use mpsgate_model::door::{Counts, Reason};
+use mpsgate_model::door_file::{Counts, Reason};
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Answer, Code, GpuSelector, GrantKey, Question, Verdict};
 use mpsgate_node::Node;

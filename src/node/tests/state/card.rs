@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::{Activate, ControlState, ServerState, ServerStatus};
 use mpsgate_config::Schedule;
-use mpsgate_model::door::{Counts, Reason};
+use mpsgate_model::door_file::{Counts, Reason};
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ComputeMode, GrantKey, Instance, Mib, OneOf, Question, WedgeCause};
 use mpsgate_node::card::{

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use super::ValueAt;
-use super::table::{ARGP, Arguments, Flag, Meaning, Table, Takes, VERBS};
+use super::flag_table::{ARGP, Arguments, Flag, Meaning, Table, Takes, VERBS};
 
 /// An item of argv. Flags that no table has are left out.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::flag_table::{Flag, Takes};
 use super::scan::lookup;
-use super::table::{Flag, Takes};
 use super::*;
 
 fn args(line: &str) -> Vec<OsString> {
@@ -411,9 +411,9 @@ fn the_tables_hold_every_flag_of_the_help_texts_with_and_without_value() {
 }
 
 /// The flags of a place in the fixture, such as `crun create`.
-fn table_of(place: &str) -> table::Table {
+fn table_of(place: &str) -> flag_table::Table {
     let verb = place.split_once(' ').map(|(_, verb)| Verb::from_arg(OsStr::new(verb)));
-    verb.map_or(table::GLOBAL, |verb| table::of(verb).unwrap())
+    verb.map_or(flag_table::GLOBAL, |verb| flag_table::of(verb).unwrap())
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn crun_s_names_are_flags_of_the_tables() {
     let verbs = ["create", "run", "restore", "exec", "kill", "delete", "update"];
     for place in verbs.iter().map(|verb| format!("crun {verb}")).chain(["crun".to_owned()]) {
         let table = table_of(&place);
-        for long in table.crun.iter().chain(&table::ARGP) {
+        for long in table.crun.iter().chain(&flag_table::ARGP) {
             assert!(table.flags.iter().any(|flag| flag.long == *long), "[{place}] --{long}");
         }
     }
@@ -471,8 +471,8 @@ fn a_container_without_a_cgroup_is_known_by_every_name_of_that_option() {
 
 #[test]
 fn no_flag_is_twice_in_a_table() {
-    for table in [Verb::Create, Verb::Exec, Verb::Kill, Verb::Delete].map(table::of) {
-        for flags in [table.unwrap().flags, table::GLOBAL.flags] {
+    for table in [Verb::Create, Verb::Exec, Verb::Kill, Verb::Delete].map(flag_table::of) {
+        for flags in [table.unwrap().flags, flag_table::GLOBAL.flags] {
             for (at, flag) in flags.iter().enumerate() {
                 for other in &flags[at + 1..] {
                     assert!(flag.long.is_empty() || flag.long != other.long, "--{}", flag.long);

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-mod devices;
+mod device_edits;
 mod lists;
 #[cfg(test)]
 mod tests;
 
-pub use devices::REPLACED_MAX;
+pub use device_edits::REPLACED_MAX;
 use lists::{child, list, put, retain, text};
 
 /// When a hook runs.
@@ -188,7 +188,7 @@ pub enum EditError {
     },
     /// `process.env` cannot be edited.
     #[error(transparent)]
-    Env(#[from] crate::process::ProcessError),
+    Env(#[from] crate::process_edit::ProcessError),
 }
 
 /// Makes the edits, in their order within each part of the document. Parts do not depend on each
@@ -208,7 +208,7 @@ pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
             Part::Annotations => annotations(document, edits),
             Part::Mounts => mounts(document, edits)?,
             Part::Pids => own_pids(list(document, &["linux", "namespaces"])?),
-            Part::Devices => devices::apply(document, edits)?,
+            Part::Devices => device_edits::apply(document, edits)?,
             Part::Hooks => hooks(document, edits)?,
             Part::Groups => groups(document, edits)?,
         }
@@ -269,7 +269,7 @@ fn variables(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     };
     let set: Vec<(String, String)> = (0..).zip(set).filter_map(counts).collect();
     let gone: Vec<&str> = gone.into_iter().collect();
-    crate::process::rewrite_env(child(document, "process", "process")?, &gone, &set)?;
+    crate::process_edit::rewrite_env(child(document, "process", "process")?, &gone, &set)?;
     Ok(())
 }
 

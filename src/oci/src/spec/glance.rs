@@ -12,11 +12,11 @@ use std::io::Read;
 
 use super::device::{Device, DeviceRule, Number, device_of, rule_of};
 use super::error::SpecError;
+use super::json_stream::{Scalar, Text};
 use super::layers::Layers;
-use super::mounts::Shows;
+use super::mount_entry::Shows;
 use super::places::{Key, Place, is};
-use super::text::{Scalar, Text};
-use super::view::Mount;
+use super::spec_view::Mount;
 
 #[cfg(test)]
 mod tests;

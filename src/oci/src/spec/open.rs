@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 
 use super::device::DeviceRule;
-use super::view::View;
+use super::spec_view::View;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::edit::{Edit, EditError, apply};
 use super::error::SpecError;
 use super::places::{Key, Place};
-use super::view::View;
+use super::spec_view::View;
 
 /// Marks a duplicate key inside serde's error text; the rest of the message is the key.
 const DUPLICATE: &str = "mpsgate: duplicate key ";

@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_oci::spec::{apply, glance};
-use mpsgate_policy::refusal::CAPABILITIES;
+use mpsgate_policy::refusal_texts::CAPABILITIES;
 use mpsgate_policy::{Decision, NoteAction, Verdict, may_matter};
 use mpsgate_testing::golden;
 use serde_json::Value;

@@ -256,7 +256,7 @@ fn candidate(containers: usize) -> Candidate {
     let containers: Vec<_> = (0..containers).map(one).collect();
     let pod = json!({"metadata": {"name": "a", "uid": "u"}, "spec": {"containers": containers}});
     let pod = Pod::parse(&pod.to_string()).expect("a pod");
-    ask::request(&pod).map(|asked| asked.map(|asked| ask::candidate(&pod, asked)))
+    ledger_input::request(&pod).map(|asked| asked.map(|asked| ledger_input::candidate(&pod, asked)))
 }
 
 #[test]

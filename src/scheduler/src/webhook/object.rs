@@ -6,7 +6,7 @@ use std::time::Instant;
 use mpsgate_cluster::admission::{
     self, Container, DeviceMount, Nodes, Pod, Processes, Said, ShmVolume,
 };
-use mpsgate_cluster::handlers::{Expression, Term, Where};
+use mpsgate_cluster::bypass::{Expression, Term, Where};
 use mpsgate_kubernetes::{LimitError, parse_limits};
 use mpsgate_model::printable::chain;
 use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal, Resource, parse_count};
@@ -18,11 +18,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::bounds::{self, Look, Unseen};
-use super::kept::{MIRROR, Quantities};
+use super::forged_placement;
+use super::kept_fields::{MIRROR, Quantities};
 use super::patch::{Mutation, Scheduling};
-use super::placement;
+use super::review_wire::{self, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
 use super::shape::{List, Object, Text};
-use super::wire::{self, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
 
 /// What makes pods.
 const TEMPLATES: [&str; 6] =
@@ -74,7 +74,7 @@ impl Subject {
             ("Pod", "CREATE", "") => Self::made(request, told, look),
             ("Pod", "UPDATE", "") => Self::changed(request, told, look),
             ("Pod", "UPDATE", "ephemeralcontainers") => {
-                let (wire, old): (wire::Pod, wire::Pod) =
+                let (wire, old): (review_wire::Pod, review_wire::Pod) =
                     (read(request.object)?, read(request.old_object)?);
                 let pod = pod_of(&wire, request, told, look)?;
                 let before: BTreeSet<String> = ephemeral(&old).into_iter().collect();
@@ -97,8 +97,9 @@ impl Subject {
         let read =
             read(request.object).and_then(|wire| Ok((pod_of(&wire, request, told, look)?, wire)));
         let asks = read.as_ref().map_or(true, |(pod, _)| pod.asks());
-        let forged = placement::brought(&metadata, asks);
-        let forged = forged.filter(|_| !placement::is_by(user, told.scheduler_account.as_deref()));
+        let forged = forged_placement::brought(&metadata, asks);
+        let forged =
+            forged.filter(|_| !forged_placement::is_by(user, told.scheduler_account.as_deref()));
         match (read, forged) {
             (Ok((pod, wire)), forged) => {
                 let spec = wire.spec.0.unwrap_or_default();
@@ -113,18 +114,18 @@ impl Subject {
 
     fn changed(request: &Request<'_>, told: &Mutation, look: &mut Look) -> Result<Self, Unseen> {
         let (now, then) = (metadata_of(request.object)?, metadata_of(request.old_object)?);
-        let wire = read::<wire::Pod>(request.object);
+        let wire = read::<review_wire::Pod>(request.object);
         let pod = wire.as_ref().map_err(Unseen::clone);
         let pod = pod.and_then(|wire| pod_of(wire, request, told, look));
         let wire = wire.unwrap_or_default().spec.0.unwrap_or_default();
-        let old: wire::Pod = read(request.old_object).unwrap_or_default();
+        let old: review_wire::Pod = read(request.old_object).unwrap_or_default();
         let old = old.spec.0.unwrap_or_default();
         let is_bound = is_bound(request.old_object);
         // What is too long to be looked at may ask for anything.
         let counted = is_bound && pod.as_ref().map_or(true, Pod::asks);
         let (user, scheduler) = (request.user_info.0.as_ref(), told.scheduler_account.as_deref());
-        let changed = placement::changed(&now, &then, counted);
-        let changed = changed.filter(|_| !placement::is_by(user, scheduler));
+        let changed = forged_placement::changed(&now, &then, counted);
+        let changed = changed.filter(|_| !forged_placement::is_by(user, scheduler));
         let name = pod.as_ref().map(first).unwrap_or_default();
         Ok(match (changed, pod) {
             (Some(why), _) => Self::Forged((name, why)),
@@ -151,12 +152,12 @@ impl Subject {
         if owned || now.map(RawValue::get) == then.map(RawValue::get) {
             return Ok(Self::Nothing);
         }
-        let wire: wire::Pod = read(now)?;
+        let wire: review_wire::Pod = read(now)?;
         let mut pod = pod_of(&wire, request, told, look)?;
         let scheduling = wire.spec.0.as_ref().map(scheduling).unwrap_or_default();
         pod.scheduler = told.placer_of(&pod, &scheduling);
         let metadata = wire.metadata.0.unwrap_or_default();
-        let forged = placement::brought(&metadata, pod.asks()).map(|why| (first(&pod), why));
+        let forged = forged_placement::brought(&metadata, pod.asks()).map(|why| (first(&pod), why));
         let whole = wire.spec.0.as_ref().and_then(|spec| whole_card(spec, told));
         Ok(Self::Template { more: forged.into_iter().chain(whole).collect(), pod })
     }
@@ -194,19 +195,19 @@ fn read_any<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Res
 
 /// Whether a pod has its node, however long the rest of it is.
 pub(super) fn is_bound(object: Option<&RawValue>) -> bool {
-    let bound: wire::Bound = read_any(object).unwrap_or_default();
+    let bound: review_wire::Bound = read_any(object).unwrap_or_default();
     bound.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty())
 }
 
 /// Whether a pod is no longer than what is looked at.
 pub(super) fn could_be_read(object: Option<&RawValue>) -> bool {
-    read::<wire::Pod>(object).is_ok()
+    read::<review_wire::Pod>(object).is_ok()
 }
 
 /// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at
 /// gains nothing.
 fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, Unseen> {
-    let head: wire::Head = read_any(object)?;
+    let head: review_wire::Head = read_any(object)?;
     Ok(head.metadata.0.unwrap_or_default())
 }
 
@@ -225,7 +226,7 @@ fn is_mirror(metadata: &Metadata, user: Option<&User>) -> bool {
     is_node && metadata.annotations.has(MIRROR)
 }
 
-fn template<'a>(kind: &str, spec: Object<wire::Making<'a>>) -> Option<&'a RawValue> {
+fn template<'a>(kind: &str, spec: Object<review_wire::Making<'a>>) -> Option<&'a RawValue> {
     let spec = spec.0?;
     match kind {
         "CronJob" => spec.job_template.0?.spec.0?.template,
@@ -233,7 +234,7 @@ fn template<'a>(kind: &str, spec: Object<wire::Making<'a>>) -> Option<&'a RawVal
     }
 }
 
-fn ephemeral(pod: &wire::Pod) -> Vec<String> {
+fn ephemeral(pod: &review_wire::Pod) -> Vec<String> {
     let all = pod.spec.0.iter().flat_map(|spec| objects(&spec.ephemeral_containers));
     all.map(|one| short(one.name.as_str())).collect()
 }
@@ -248,7 +249,7 @@ fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
 
 /// What matters of a pod, or of a template of pods.
 fn pod_of(
-    pod: &wire::Pod,
+    pod: &review_wire::Pod,
     request: &Request<'_>,
     told: &Mutation,
     look: &mut Look,
@@ -257,11 +258,11 @@ fn pod_of(
     let containers = [&spec.init_containers, &spec.containers, &spec.ephemeral_containers];
     let all = || containers.into_iter().flat_map(objects);
     look.containers(all().count())?;
-    let mounts = |one: &wire::Container| {
+    let mounts = |one: &review_wire::Container| {
         one.volume_mounts.0.len().saturating_add(one.volume_devices.0.len())
     };
     look.mounts(all().map(mounts).fold(0, usize::saturating_add))?;
-    let added = |one: &wire::Container| {
+    let added = |one: &review_wire::Container| {
         let security = one.security_context.0.as_ref();
         let capabilities = security.and_then(|context| context.capabilities.0.as_ref());
         capabilities.map_or(0, |capabilities| capabilities.add.0.len())
@@ -305,7 +306,7 @@ fn scheduling(spec: &Spec) -> Scheduling {
 /// Where it may go, in all its words.
 fn place(spec: &Spec) -> Where {
     let text = |text: &Text| text.as_str().to_owned();
-    let expressions = |list: &List<Object<wire::Expression>>| {
+    let expressions = |list: &List<Object<review_wire::Expression>>| {
         let all = objects(list).map(|one| Expression {
             key: text(&one.key),
             operator: text(&one.operator),
@@ -331,7 +332,7 @@ fn place(spec: &Spec) -> Where {
 }
 
 /// Those of its required node affinity.
-fn terms(spec: &Spec) -> impl Iterator<Item = &wire::Term> {
+fn terms(spec: &Spec) -> impl Iterator<Item = &review_wire::Term> {
     let affinity = spec.affinity.0.as_ref().and_then(|affinity| affinity.node_affinity.0.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.0.as_ref());
     required.into_iter().flat_map(|required| objects(&required.node_selector_terms))
@@ -367,7 +368,7 @@ fn matters(path: &str) -> bool {
 }
 
 fn container(
-    container: &wire::Container,
+    container: &review_wire::Container,
     volumes: &Volumes<'_>,
     look: &mut Look,
 ) -> Result<Container, Unseen> {
@@ -389,7 +390,7 @@ fn container(
     let variables: Vec<_> =
         objects(&container.env).map(|one| (one.name.as_str(), one.text())).collect();
     let visible = variables.iter().rfind(|(name, _)| *name == VISIBLE);
-    let at_card = |mount: &wire::Mount| pod_mount(mount.mount_path.as_str());
+    let at_card = |mount: &review_wire::Mount| pod_mount(mount.mount_path.as_str());
     Ok(Container {
         name: short(container.name.as_str()),
         privileged: security.is_some_and(|context| context.privileged.is(true)),
@@ -429,7 +430,7 @@ impl Source {
     /// below a volume, nor in what a variable brings there.
     fn of(
         volumes: &Volumes<'_>,
-        mount: &wire::Mount,
+        mount: &review_wire::Mount,
         look: &mut Look,
     ) -> Result<Option<Self>, Unseen> {
         let place = volumes.get(mount.name.as_str());
@@ -473,11 +474,11 @@ fn ours(source: &Source) -> Option<String> {
 
 /// Its volume at `/dev/shm`. Of several the last counts, as in the container.
 fn shm(
-    container: &wire::Container,
+    container: &review_wire::Container,
     volumes: &Volumes<'_>,
     look: &mut Look,
 ) -> Result<Option<ShmVolume>, Unseen> {
-    let at_shm = |mount: &&wire::Mount| admission::is_shm(mount.mount_path.as_str());
+    let at_shm = |mount: &&review_wire::Mount| admission::is_shm(mount.mount_path.as_str());
     let mount = objects(&container.volume_mounts).filter(at_shm).last();
     let Some((mount, place)) =
         mount.and_then(|mount| Some((mount, volumes.get(mount.name.as_str())?)))
@@ -496,7 +497,7 @@ fn shm(
 
 /// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also
 /// reads requests, which Kubernetes wants to be the same.
-fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
+fn amounts(container: &review_wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
     let mut found = (Vec::new(), 0);
     let Some(resources) = &container.resources.0 else { return Ok(found) };
     for (kind, Quantities { ours: limits, .. }) in
@@ -520,7 +521,7 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
 
 /// A resource by which another device plugin gives it a card: NVIDIA's, or one that goes by its
 /// name.
-fn other_card(container: &wire::Container) -> Option<String> {
+fn other_card(container: &review_wire::Container) -> Option<String> {
     let limits = &container.resources.0.as_ref()?.limits.ours;
     let gives_one = |name: &str, count: &RawValue| {
         OTHER_CARDS.iter().any(|start| name.starts_with(start))
@@ -540,8 +541,9 @@ fn nodes(spec: &Spec) -> Nodes {
     }
     let mut words: Vec<Option<Word>> = Vec::new();
     for term in terms(spec) {
-        let is_ours =
-            |one: &&wire::Expression| one.key.as_str() == LABEL && one.operator.as_str() == "In";
+        let is_ours = |one: &&review_wire::Expression| {
+            one.key.as_str() == LABEL && one.operator.as_str() == "In"
+        };
         let ours = objects(&term.match_expressions).find(is_ours);
         let values = ours.into_iter().flat_map(|expression| &expression.values.0);
         let before = words.len();

@@ -1,7 +1,7 @@
 //! What is written into a pod for its author, where that is switched on.
 
 use mpsgate_cluster::admission::Pod;
-use mpsgate_cluster::handlers::Placer;
+use mpsgate_cluster::bypass::Placer;
 use mpsgate_config::{Exempt, Ipc, Policy};
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use mpsgate_model::{Code, Refusal, printable};
 use serde_json::{Value, json};
 
 use super::Unreadable;
-use super::wire::Request;
+use super::review_wire::Request;
 
 /// The API server cuts a warning that is longer (`k8s.io/api/admission/v1`,
 /// `AdmissionResponse.Warnings`).

@@ -9,8 +9,8 @@ use super::Unreadable;
 use super::bounds::{self, TOO_LARGE, Unseen};
 use super::object;
 use super::reply::Reply;
+use super::review_wire::Request;
 use super::shape::TOO_LONG;
-use super::wire::Request;
 
 /// Bytes of a usual review. It takes no time by itself: where there was none, others have taken it.
 const USUAL: usize = 256 << 10;

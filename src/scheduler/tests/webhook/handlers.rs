@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_cluster::bypass::Known;
 use mpsgate_cluster::cards::Cards;
-use mpsgate_cluster::handlers::Known;
 use mpsgate_config::Exempt;
 use mpsgate_model::{GpuNode, HandlerReport, Mib, RuntimeClass};
 use serde_json::{Value, json};

@@ -16,11 +16,11 @@ use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{Action, Caller, Reading, Verdict, asks, exempt_as, is_privileged};
 
-use super::{cgroup, check_proc, devices, mounts, veto};
-use crate::bundle::Bundle;
+use super::{cgroup_root, check_proc, device_proof, mount_checks, veto};
+use crate::ask_grant::managed_nodes;
 use crate::evaluate::{Evaluation, decide_unclean, rootless};
-use crate::grant::managed_nodes;
 use crate::marks::has_grant;
+use crate::oci_bundle::Bundle;
 
 /// Evaluates the container of this state.
 pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
@@ -92,8 +92,8 @@ fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
 /// whatever its spec: hooks may have run before this one.
 fn closed(state: &HookState, evaluation: &Evaluation) -> Result<(), Refusal> {
     let Some(pid) = state.pid.and_then(|pid| u32::try_from(pid).ok()) else { return Ok(()) };
-    let checked = check_proc().and_then(|()| mounts::check(pid)).and_then(|()| {
-        devices::check(cgroup::of(pid).as_ref(), &[], &managed_nodes(&evaluation.node))
+    let checked = check_proc().and_then(|()| mount_checks::check(pid)).and_then(|()| {
+        device_proof::check(cgroup_root::of(pid).as_ref(), &[], &managed_nodes(&evaluation.node))
     });
     match checked {
         Err(refusal) if matches!(refusal.code, Code::DeviceOpen | Code::MpsMount) => Err(refusal),

@@ -16,7 +16,7 @@ use mpsgate_oci::argv::{self, LogFormat, Verb};
 use mpsgate_oci::runtime_log;
 use nix::fcntl::OFlag;
 
-use crate::process;
+use crate::descriptors;
 
 /// Writes `text` to standard error, or past a runtime that discards that.
 pub(super) fn say(text: &str) {
@@ -57,7 +57,7 @@ fn past(runtime: u32, text: &str) {
 fn to_stderr_of(pid: u32, text: &str) {
     let text = format!("{text}\n");
     // This opens the very descriptor: in a file its owner would overwrite appended text.
-    if let Some(stderr) = process::descriptor_of(pid, 2) {
+    if let Some(stderr) = descriptors::descriptor_of(pid, 2) {
         let _ = File::from(stderr).write_all(text.as_bytes());
         return;
     }

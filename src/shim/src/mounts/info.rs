@@ -14,8 +14,8 @@ use mpsgate_oci::spec::{Layers, is_overlay};
 use nix::fcntl::OFlag;
 use nix::sys::stat::makedev;
 
-pub(crate) mod cards;
-pub(crate) mod processes;
+pub(crate) mod procfs_mounts;
+pub(crate) mod sysfs_mounts;
 
 /// Controllers by which a container could leave its device rules or its grant, or delay others.
 pub(crate) const WRITABLE_CONTROLLERS: [&str; 3] = ["devices", "memory", "freezer"];

@@ -7,8 +7,8 @@ use mpsgate_edge::Remedy as _;
 
 use super::{Finding, Found, fail, failed, ok, or, skip, warn};
 use crate::args::Engine;
-use crate::configure::standing;
-use crate::doctor::node::Node;
+use crate::configure::engine_checks;
+use crate::doctor::doctor_node::Node;
 use crate::doctor::trouble::{Known, Trouble, read};
 
 /// kubelet's checkpoint of its CPU manager.
@@ -42,7 +42,7 @@ pub(super) fn engine(node: &Node) -> Found {
     let mut engines = Engines::default();
     let runtime = node.settings().runtime.path;
     for engine in [Engine::Containerd, Engine::Docker, Engine::Podman, Engine::Crio] {
-        let (found, doubted) = standing::of(engine, &node.root, &runtime);
+        let (found, doubted) = engine_checks::of(engine, &node.root, &runtime);
         engines.doubts.extend(doubted);
         engines.installed.extend(found.into_iter().map(|standing| {
             EngineFacts {

@@ -8,7 +8,7 @@ use mpsgate_mps::{Capabilities, MpsDirectories, MpsInstance, MpsState, Server};
 
 use super::installed_programs::Program;
 use super::{Finding, Found, LOGS, fail, failed, ok, or, skip, warn};
-use crate::doctor::node::Node;
+use crate::doctor::doctor_node::Node;
 use crate::doctor::trouble::{Known, Trouble, entries, read, there};
 
 /// Why there is nothing to look at.

@@ -8,7 +8,7 @@ use mpsgate_mps::{Lease, LeaseDir, MpsError};
 
 use super::control_daemons::{NONE_MANAGED, WITHOUT};
 use super::{Finding, Found, LOGS, fail, failed, ok, or, skip, warn};
-use crate::doctor::node::Node;
+use crate::doctor::doctor_node::Node;
 use crate::doctor::trouble::{Known, Trouble};
 
 /// Directory of the compute-mode leases, below [`paths::STATE_DIR`].

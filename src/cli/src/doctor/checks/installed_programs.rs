@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use mpsgate_config::paths;
 
 use super::{Finding, Found, LOGS, RESTART, fail, failed, ok, or, skip, warn};
+use crate::doctor::doctor_node::Node;
 use crate::doctor::elf::{self, Linking};
-use crate::doctor::node::Node;
 use crate::doctor::trouble::{Known, Trouble, there};
 
 /// The program that engines call in place of the runtime, beside [`paths::HOOK`].

@@ -4,7 +4,7 @@ use mpsgate_api::{ApiServerStatus, ClaimsStatus, ResourceStatus, Status};
 use mpsgate_config::Switch;
 
 use super::{Finding, Found, LOGS, RESTART, fail, ok, or, skip, warn};
-use crate::doctor::node::Node;
+use crate::doctor::doctor_node::Node;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
-use mpsgate_host::door::Kind;
+use mpsgate_host::door_place::Kind;
 use mpsgate_policy::SharedMemory;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::{Found, fail, failed, ok, or, skip, warn};
-use crate::doctor::node::{Cgroup, Node};
+use crate::doctor::doctor_node::{Cgroup, Node};
 use crate::doctor::trouble::{Known, Trouble, entries, need, read};
 
 /// What the MPS server needs, else it cannot make its shared memory (NVIDIA MPS documentation,

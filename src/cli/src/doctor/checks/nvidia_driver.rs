@@ -8,7 +8,7 @@ use nix::sys::stat::{major, minor};
 
 use super::node_kernel::{MOUNT_PROC, UNIFIED};
 use super::{Found, fail, failed, ok, or, skip, warn};
-use crate::doctor::node::{Cgroup, Node};
+use crate::doctor::doctor_node::{Cgroup, Node};
 use crate::doctor::trouble::{Known, Trouble, entries, need, read};
 
 /// What the driver's kernel module says of itself.

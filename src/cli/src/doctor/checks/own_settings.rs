@@ -3,7 +3,7 @@
 use mpsgate_config::{Manage, Origin};
 
 use super::{Found, LOGS, ok, or, warn};
-use crate::doctor::node::Node;
+use crate::doctor::doctor_node::Node;
 
 pub(super) fn root(node: &Node) -> Found {
     Ok(vec![match node.euid {

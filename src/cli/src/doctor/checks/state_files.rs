@@ -9,7 +9,7 @@ use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Manage, paths};
 
 use super::{Found, LOGS, RESTART, fail, ok, or, skip, warn};
-use crate::doctor::node::{self, Node};
+use crate::doctor::doctor_node::{self, Node};
 use crate::doctor::trouble::{Known, Trouble, read, there};
 
 /// The ledger's file, below [`paths::LEDGER_DIR`].
@@ -41,7 +41,7 @@ pub(super) fn clock(node: &Node) -> Found {
     let files = [
         node.below(paths::LEDGER_DIR).join(LEDGER_FILE),
         node.below(paths::NODE_SNAPSHOT),
-        state.join(node::ENABLED),
+        state.join(doctor_node::ENABLED),
         state.join(TOKENS_DIR).join(KEYS),
     ];
     let written = |path: PathBuf| {

@@ -9,7 +9,7 @@ use mpsgate_gpu::{Card, MigState};
 use mpsgate_model::{ComputeMode, GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
 
 use super::*;
-use crate::doctor::node::{Cgroup, NvmlFacts};
+use crate::doctor::doctor_node::{Cgroup, NvmlFacts};
 use crate::doctor::trouble::Known;
 use crate::status::tests as of_status;
 

@@ -1,6 +1,6 @@
 //! Pods are kept from nodes whose handler bypasses mpsgate.
 
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
 
 use super::*;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::handlers::Known;
+use mpsgate_cluster::bypass::Known;
 use mpsgate_cluster::{Container, Pod, PodRequest};
 use mpsgate_model::{GpuNode, HandlerReport, Kind, Mib, RuntimeClass};
 use mpsgate_scheduler::webhook::{Mutation, mutate, validate};
