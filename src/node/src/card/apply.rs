@@ -206,11 +206,9 @@ impl Card {
                 // The compute mode has changed.
                 effects.extend([Effect::TellChange, Effect::Look]);
             }
+            // One without MPS has none, and one that comes up asks.
             CardEvent::MostClients(most) => {
-                // One without MPS has none, and one that comes up asks.
-                if self.max_clients != 0 {
-                    self.max_clients = most;
-                }
+                self.max_clients = if self.max_clients == 0 { 0 } else { most };
             }
             CardEvent::Serverless => self.serverless = true,
             CardEvent::GateCounts(counts, gate) => self.count_clients(counts, gate),

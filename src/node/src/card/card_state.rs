@@ -142,7 +142,7 @@ impl Mps {
         self.control = view.state;
         if self.is_wedged() {
             // Its servers are as they were, and so is the cause where nobody looked for it.
-            self.wedge = view.cause.or(self.wedge.take());
+            self.wedge = view.cause.or_else(|| self.wedge.take());
         } else {
             (self.servers, self.wedge) = (view.servers, None);
         }

@@ -138,7 +138,7 @@ impl Node {
         SharedMemory::of_all(managed.filter_map(|card| {
             let shown = card.qualified.conclusion.shared_memory;
             // While it is asked it has shown nothing: its containers would be refused.
-            shown.filter(|_| card.qualified.asking.is_none()).or(card.shared_memory())
+            shown.filter(|_| card.qualified.asking.is_none()).or_else(|| card.shared_memory())
         }))
     }
 
