@@ -51,23 +51,16 @@ use mpsgate_host::clock::now_ms;
 /// Before MPS of a card is tried again.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Starts the task of a card.
+/// Starts the task of a card, unless it has one: whoever looks at the cards may have come first.
 pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
-    let (sender, orders) = mpsc::unbounded_channel();
-    daemon.card_tasks().insert(uuid.clone(), sender);
-    let card_task = CardTask {
-        daemon: Arc::clone(daemon),
-        uuid: uuid.clone(),
-        orders,
-        backoff: BACKOFF,
-        in_force: InForce::default(),
-        handed_over: BTreeMap::new(),
-        watch: Watch::default(),
-    };
-    daemon.spawn(format!("keeps {uuid} ready"), card_task.keep());
+    let is_kept = daemon.card_tasks().contains_key(uuid);
+    if !is_kept {
+        CardTask::new(daemon, uuid).start();
+    }
 }
 
-struct CardTask {
+/// Keeps one card ready. A card has one at most: two would prepare it at the same time.
+pub(crate) struct CardTask {
     daemon: Arc<Daemon>,
     uuid: GpuUuid,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -86,6 +79,26 @@ enum Next {
 }
 
 impl CardTask {
+    /// Takes the card's place, so that nobody else starts a task. Orders wait until it is started.
+    pub(crate) fn new(daemon: &Arc<Daemon>, uuid: &GpuUuid) -> Self {
+        let (sender, orders) = mpsc::unbounded_channel();
+        daemon.card_tasks().insert(uuid.clone(), sender);
+        Self {
+            daemon: Arc::clone(daemon),
+            uuid: uuid.clone(),
+            orders,
+            backoff: BACKOFF,
+            in_force: InForce::default(),
+            handed_over: BTreeMap::new(),
+            watch: Watch::default(),
+        }
+    }
+
+    pub(crate) fn start(self) {
+        let daemon = Arc::clone(&self.daemon);
+        daemon.spawn(format!("keeps {} ready", self.uuid), self.keep());
+    }
+
     async fn keep(mut self) -> Result<(), DaemonError> {
         loop {
             let Some(card) = self.card_id() else { return Ok(()) };

@@ -64,12 +64,14 @@ pub(crate) async fn hand_over(
         write_down(daemon, told, move |path| managed::change(path, &card, true)).await?;
     }
     crash_point!("enable.recorded");
+    // Before the card is managed: whoever looks at the cards meanwhile starts no second one.
+    let card_task = cards::CardTask::new(daemon, &card.uuid);
     daemon.happened(&card.uuid, CardEvent::HandedOver(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
     told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     crash_point!("enable.published");
     let changes = daemon.changes();
-    cards::start(daemon, &card.uuid);
+    card_task.start();
     let health = told.wait(&format!("preparing {label}"), settled(daemon, card, changes)).await;
     let Some(trouble) = health.trouble() else {
         crash_point!("enable.ready");

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::{open_door, refused};
 use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
+use crate::files::FileKind;
 use crate::line::{Caller, Line};
 use crate::orders::Order;
 use crate::real_machine::ThisMachine;
@@ -209,6 +210,9 @@ async fn grant<'a>(
         let _ = open_door::close_if_ended(daemon, &reserved.grant).await;
         return Err(refusal);
     }
+    // The record of the instance before lies where the shim writes this one's.
+    let gone = daemon.files.settled(FileKind::Records);
+    line.wait("the record of the instance before is being removed", gone).await;
     let grant = Box::new(reserved.grant);
     open_door::close_if_ended(daemon, &grant).await?;
     let cdi = Box::new(cdi_edits(daemon, &grant));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mpsgate_host::file::{self, Durability, New};
-use mpsgate_model::{Code, PreparedClaim, Refusal};
+use mpsgate_model::{ClaimShare, Code, PreparedClaim, Refusal};
 use mpsgate_token::Share;
 
 use crate::daemon::Daemon;
@@ -31,13 +31,21 @@ fn refusal(why: &str, path: &Path) -> Refusal {
 /// Writes the file of one claim, with new tokens.
 pub(super) async fn write(daemon: &Arc<Daemon>, claim: PreparedClaim) -> Result<(), Refusal> {
     let (tokens, directory) = (Arc::clone(&daemon.tokens), daemon.paths.cdi.clone());
-    daemon.files.run(FileKind::Claims, move || write_one(&tokens, &directory, &claim)).await
+    let sign = move || sign(&tokens, &claim).map(|signed| (claim, signed));
+    let (claim, signed) = daemon.files.run(FileKind::Tokens, sign).await?;
+    let uid = claim.claim.uid.clone();
+    let done =
+        daemon.files.run(FileKind::Claims, move || write_one(&directory, &claim, &signed)).await;
+    // Unprepared meanwhile, it would be left behind.
+    if !daemon.node().ledger().claims().iter().any(|claim| claim.claim.uid == uid) {
+        remove(daemon, uid).await?;
+    }
+    done
 }
 
-fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result<(), Refusal> {
-    let failed = |error: io::Error| refusal(&error.to_string(), directory);
-    let mut signed = Vec::new();
-    for share in &claim.shares {
+/// A token for each share.
+fn sign(tokens: &Tokens, claim: &PreparedClaim) -> Result<Vec<(String, String)>, Refusal> {
+    let sign = |share: &ClaimShare| {
         let of = Share {
             claim: claim.claim.uid.clone(),
             request: share.request.clone(),
@@ -47,13 +55,22 @@ fn write_one(tokens: &Tokens, directory: &Path, claim: &PreparedClaim) -> Result
             let sentence = format!("no token can be made for it: {}", chain(&error));
             Refusal::new(Code::Claim, sentence, error.hint())
         })?;
-        signed.push((share.request.clone(), token));
-    }
+        Ok((share.request.clone(), token))
+    };
+    claim.shares.iter().map(sign).collect()
+}
+
+fn write_one(
+    directory: &Path,
+    claim: &PreparedClaim,
+    signed: &[(String, String)],
+) -> Result<(), Refusal> {
+    let failed = |error: io::Error| refusal(&error.to_string(), directory);
     let Some(name) = mpsgate_dra::file_name(&claim.claim.uid) else {
         return Err(refusal("the claim's uid is no name of a file", directory));
     };
     file::make_directory(directory, DIRECTORY_MODE).map_err(failed)?;
-    let text = mpsgate_dra::file(claim, &signed);
+    let text = mpsgate_dra::file(claim, signed);
     // A reboot takes it away with the directory, and kubelet prepares again.
     let new = New::of(MODE, Durability::Atomic);
     file::replace(&directory.join(name), text.as_bytes(), &new).map_err(failed)
@@ -88,13 +105,7 @@ pub(super) async fn write_all(daemon: &Arc<Daemon>) -> Result<(), Refusal> {
     let names = names_of(daemon);
     let mut all = Ok(());
     for claim in claims {
-        let uid = claim.claim.uid.clone();
-        let done = write(daemon, claim).await;
-        // Unprepared meanwhile, it would be left behind.
-        if !daemon.node().ledger().claims().iter().any(|claim| claim.claim.uid == uid) {
-            remove(daemon, uid).await?;
-        }
-        all = all.and(done);
+        all = all.and(write(daemon, claim).await);
     }
     let directory = daemon.paths.cdi.clone();
     let node = Arc::clone(daemon);

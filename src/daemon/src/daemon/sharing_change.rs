@@ -30,7 +30,8 @@ impl Daemon {
     }
 
     /// Takes note of what somebody wants of the node; what follows is done at once, or by itself
-    /// when the containers that are in the way have ended.
+    /// when the containers that are in the way have ended. It does not wait for the disk: after a
+    /// crash in between the label's word of before applies until the API server is heard.
     pub(crate) fn want_schedule(&self, want: Want) {
         let to_remember = self.node().schedule.want(want);
         let path = self.paths.managed();

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::{Answer as ToCaller, done};
 use crate::daemon::Daemon;
 use crate::files::FileKind;
-use crate::handover::{Told, in_use, not_written};
+use crate::handover::{PUBLISHING, Told, in_use, not_written};
 use crate::line::Line;
 use crate::orders::Order;
 use crate::{answer_files, snapshot};
@@ -68,7 +68,7 @@ async fn begin(daemon: &Arc<Daemon>, told: &mut Told<'_>, gpu: &str) -> ToCaller
         (subject, node.card_id(card), card.index)
     };
     daemon.tell_change();
-    drop(snapshot::publish(daemon));
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     let refusal = match told.wait("closing the card", close(daemon, &card.uuid)).await {
         None => in_use(daemon, told, &card).await,
         refusal => refusal,
@@ -202,7 +202,7 @@ async fn end(daemon: &Arc<Daemon>, told: &mut Told<'_>, id: &str, keep: bool) ->
         node.set_answers(&card, Ok(Some(found)));
         node.conclude();
     }
-    drop(snapshot::publish(daemon));
+    told.wait(PUBLISHING, snapshot::publish(daemon)).await;
     daemon.tell_change();
     log::info!(uuid = card.as_str(); "card was asked, and its answers count");
     done(format!("the answers of {card} count from now on"))

@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 const TOLD: Duration = Duration::from_secs(3);
 /// How long a binding may take that was decided on before.
 const BOUND: Duration = Duration::from_secs(1);
-/// How long kubelet may take for pods that are bound. All three are less than the 15 s that a pod
+/// How long kubelet may take for pods that are bound. All three are less than the 20 s that a pod
 /// of the chart has.
 const TAKEN: Duration = Duration::from_secs(6);
 

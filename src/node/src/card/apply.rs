@@ -300,8 +300,11 @@ impl Card {
 
     /// The node shares its cards in another way from now on: it is to be prepared for that, and
     /// nobody can place a grant on it as it was.
-    pub(crate) fn switch(&mut self) {
-        if let Some(health) = self.state.health_mut() {
+    pub(crate) fn switch(&mut self, to: Schedule) {
+        if to == Schedule::Share && matches!(self.state, State::Down(_)) {
+            // None is to be started any more.
+            self.state = State::Idle;
+        } else if let Some(health) = self.state.health_mut() {
             *health = Health::Starting;
         }
     }
@@ -417,12 +420,14 @@ impl Card {
 
     /// One line per change; and whoever asks the card is to know that it was not ready.
     fn note_health(&mut self, now: &Health, effects: &mut Vec<Effect>) {
-        if *self.health() != *now {
-            effects.push(self.news(match now.trouble() {
-                Some(trouble) => CardNews::NotReady(trouble.clone()),
-                None => CardNews::Ready(self.memory),
-            }));
-        }
+        let news = match now {
+            Health::Ready => Some(CardNews::Ready(self.memory)),
+            Health::Starting => None,
+            Health::Unfit(trouble) | Health::Unhealthy(trouble) => {
+                Some(CardNews::NotReady(trouble.clone()))
+            }
+        };
+        effects.extend(news.filter(|_| *self.health() != *now).map(|news| self.news(news)));
         if let Condition::Unfit { why, .. } | Condition::Unhealthy { why, .. } = now.condition() {
             self.saw(Disturbance::NotReady, format!("it {why}"));
         }

@@ -175,7 +175,7 @@ impl Node {
                 let Target { schedule: to, by_label, .. } = target;
                 self.schedule.now = to;
                 // Before anybody can place a grant on it as it was.
-                self.cards.iter_mut().for_each(Card::switch);
+                self.cards.iter_mut().for_each(|card| card.switch(to));
                 events.push(Event::Switched { from: now, to, by_label });
             }
         }

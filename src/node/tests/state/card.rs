@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::mem::discriminant;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mpsgate_api::{Activate, ControlState, ServerState, ServerStatus};
 use mpsgate_config::Schedule;
@@ -22,7 +22,7 @@ use mpsgate_testing::golden;
 use proptest::prelude::*;
 
 use crate::asked::{ID, no};
-use crate::fixture::{ALL, HOLDER, INIT, call, control, happens, node, seen, uuid};
+use crate::fixture::{ALL, HOLDER, INIT, call, control, happens, node, now, seen, uuid};
 
 const CARD: u8 = 0;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/card.txt");
@@ -53,7 +53,7 @@ impl Step {
     fn take(self, node: &mut Node, card: u8) -> Vec<Effect> {
         let mut effects = Vec::new();
         match self {
-            Self::Card(event) => node.apply(&uuid(card), event, Instant::now(), &mut effects),
+            Self::Card(event) => node.apply(&uuid(card), event, now(), &mut effects),
             Self::Schedule(schedule) => {
                 node.schedule.want(Want::Settings(schedule));
                 node.advance();
@@ -229,8 +229,10 @@ fn shared() -> Node {
     node
 }
 
-/// Each state, and how it is reached.
-const STATES: [(&str, fn() -> Node); 17] = [
+/// A state in words, and how it is reached.
+type Stage = (&'static str, fn() -> Node);
+
+const STATES: [Stage; 17] = [
     ("not known", empty),
     ("not managed", || after(node(), [CardEvent::TakenBack])),
     ("handed over, and not tried yet", || {
@@ -413,7 +415,7 @@ fn each_cause_of_a_wedge_is_told_with_what_to_do() {
 
 #[test]
 fn a_gate_may_be_started_at_two_looks_and_is_believed_for_15_s_that_it_cannot_serve() {
-    let (mut node, start) = (node(), Instant::now());
+    let (mut node, start) = (node(), now());
     let mut at = |seconds, event| {
         node.apply(&uuid(CARD), event, start + Duration::from_secs(seconds), &mut Vec::new());
         wrong(&node).map(|(why, _)| why)
