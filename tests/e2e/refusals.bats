@@ -111,6 +111,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   rm "$MG/alias"
 }
 
+# bats test_tags=runtime
 @test "our own directories as a layer of an overlay, however it is written; other layers are allowed" {
   local dir=/run/mpsgate/mps low=$MG/low layers='' n
   mkdir -p "$low"/{a,b,u,w,c:d}
@@ -190,6 +191,7 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   remove_bundles "$MG/b/y"
 }
 
+# bats test_tags=runtime
 @test "row 33a: a GPU's files in sysfs are refused with a request by any mount, and noted without; other parts of sysfs are allowed" {
   [[ -d /sys/bus/pci/drivers && $(stat -fc %T /sys) == sysfs ]] || skip "no sysfs with PCI here"
   local source
@@ -211,6 +213,7 @@ bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", op
   done
 }
 
+# bats test_tags=runtime
 @test "row 33b: a procfs without readonlyPaths is refused with a request, and noted without; one as engines close it is allowed" {
   local path open='.linux.readonlyPaths = [] | .linux.maskedPaths = []'
   refused x E_CAPABILITY --ann mpsgate.io/gpu-mem=1Gi --jq "$open"

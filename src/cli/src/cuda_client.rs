@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(crate) use self::container::{Bundle, Container, Runs};
 use crate::error::RunProbeError;
-use crate::probe::Step;
 
 /// What each program finds others by.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -42,6 +42,45 @@ pub(crate) fn signals() -> Result<Arc<AtomicBool>, RunProbeError> {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
     }
     Ok(ended)
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// Which.
+    pub(crate) step: String,
+    /// What was allocated in all so far.
+    pub(crate) allocated_mib: u64,
+    /// What a second client of this container has.
+    #[serde(default)]
+    pub(crate) beside_mib: u64,
+    /// How often its kernel ran in this step.
+    #[serde(default)]
+    pub(crate) launches: u64,
+    /// Whether CUDA says that it is a client of an MPS server, where it tells.
+    pub(crate) mps_client: Option<bool>,
+    /// What CUDA said no with.
+    pub(crate) error: Option<String>,
+    /// CUDA's number of it.
+    pub(crate) code: Option<i32>,
+    /// There is no CUDA here, so that it was not CUDA who said no.
+    pub(crate) no_library: bool,
+}
+
+impl Step {
+    /// What its client has, unless it failed.
+    pub(crate) fn mib(&self) -> u64 {
+        if self.error.is_none() { self.allocated_mib } else { 0 }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            None => write!(f, "{} MiB", self.allocated_mib),
+            Some(why) => f.write_str(why),
+        }
+    }
 }
 
 /// Why a step has no answer.

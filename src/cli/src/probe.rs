@@ -14,7 +14,6 @@ use serde::Serialize;
 use crate::args::{Output, ProbeArgs};
 use crate::error::{CliError, CudaError};
 use crate::probe::cuda::Cuda;
-pub(crate) use crate::probe::steps::Step;
 
 /// Allocations are made in steps of this many MiB, and the last ones smaller.
 const STEP_MIB: u64 = 256;

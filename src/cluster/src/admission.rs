@@ -230,7 +230,9 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
         return evaluated;
     }
     way(pod, known, &mut evaluated);
-    let (pod_asks, largest) = (pod.asks(), known.cards.together());
+    let pod_asks = pod.asks();
+    let reaches = || pod_asks && known.reaches(pod.class.as_deref(), &pod.place);
+    let largest = known.cards.together().of_pod(reaches);
     // Of what is the whole pod's, its first container that asks is told.
     let mut first = true;
     for container in &pod.containers {
@@ -444,7 +446,8 @@ fn amounts(pod: &Pod, container: &Container, refuse: &mut impl FnMut(Refusal)) {
     }
 }
 
-/// What it asks for and no card has. Of several slices more is wrong already.
+/// What it asks for and no card has. Of several slices more is wrong already, and several resources
+/// are refused already: a container may have thousands.
 fn beyond_cards(
     pod: &Pod,
     container: &Container,
@@ -453,13 +456,12 @@ fn beyond_cards(
     warn: &mut impl FnMut(Refusal),
 ) {
     let (Ok(given), Ok(cards)) = (&container.limits, pod.cards()) else { return };
-    for (resource, memory) in given {
-        let memory = slice_of(resource).unwrap_or(*memory);
-        match beyond(largest, resource, memory, cards) {
-            Some(Beyond::Refused(refusal)) => refuse(refusal),
-            Some(Beyond::Warned(refusal)) => warn(refusal),
-            None => {}
-        }
+    let [(resource, memory)] = given.as_slice() else { return };
+    let memory = slice_of(resource).unwrap_or(*memory);
+    match beyond(largest, resource, memory, cards) {
+        Some(Beyond::Refused(refusal)) => refuse(refusal),
+        Some(Beyond::Warned(refusal)) => warn(refusal),
+        None => {}
     }
 }
 

@@ -238,6 +238,13 @@ impl Known {
         }
     }
 
+    /// Whether a pod of that class may go to a node that has, or is to have, cards of mpsgate's.
+    pub(crate) fn reaches(&self, class: Option<&str>, place: &Where) -> bool {
+        let class = class.and_then(|name| self.classes.as_ref()?.get(name));
+        let terms = place.compared();
+        self.nodes.iter().any(|(name, node)| place.leaves(terms, class, name, node))
+    }
+
     /// How a pod of that class comes to the nodes that count for it.
     pub(crate) fn way(&self, class: Option<&str>, place: &Where, placer: Placer) -> Way {
         let known = class.and_then(|name| self.classes.as_ref()?.get(name));

@@ -11,7 +11,8 @@
 //!
 //! What some card may have is never refused: an autoscaler brings a node of another size only where
 //! a pod waits for it. Nor is anything while another system's nodes have the resource, which may
-//! count it in MiB.
+//! count it in MiB, or of a pod that may go to none of mpsgate's nodes: an autoscaler may have taken
+//! away the last of that other system's.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -28,7 +29,7 @@ pub struct Cards {
     pub is_current: bool,
 }
 
-/// The same of all nodes together: made once for a pod, which may ask for many resources.
+/// The same of all nodes together: made once for a pod, which may have many containers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Largest {
     /// `None` where no card is known.
@@ -44,6 +45,14 @@ impl Cards {
         let are_all =
             self.is_current && !self.largest.is_empty() && nodes.clone().all(Option::is_some);
         Largest { memory, are_all }
+    }
+}
+
+impl Largest {
+    /// The same for a pod. One that may go to none of mpsgate's nodes is for others, and nobody
+    /// knows what cards these have.
+    pub(crate) fn of_pod(self, reaches: impl FnOnce() -> bool) -> Self {
+        Self { are_all: self.are_all && reaches(), ..self }
     }
 }
 

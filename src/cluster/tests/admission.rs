@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_cluster::admission::{
     Container, Evaluated, Nodes, Pod, ShmVolume, evaluate, evaluate_way, is_shm,
 };
-use mpsgate_cluster::bypass::{Known, Placer, Where};
+use mpsgate_cluster::bypass::{Expression, Known, Placer, Term, Where};
 use mpsgate_cluster::cards::Cards;
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, GpuNode, HandlerReport, Mib, Refusal, RuntimeClass};
@@ -204,19 +204,32 @@ fn a_pod_that_may_go_elsewhere_by_now_is_evaluated_by_its_handler_alone() {
     assert_eq!(evaluate_way(&pod, &known), Evaluated::default());
 }
 
+/// One node, `n1` of the pool `a`, with a card of 15 GiB. The class `b` leaves another pool.
+fn fifteen() -> Known {
+    let largest = [("n1".to_owned(), Some(Mib(15_360)))].into();
+    let pool = |name: &str| BTreeMap::from([("pool".to_owned(), name.to_owned())]);
+    let mut known = nodes(&[("n1", false)]);
+    known.nodes.values_mut().for_each(|node| node.labels = pool("a"));
+    let b = RuntimeClass { selector: pool("b"), ..RuntimeClass::default() };
+    known.classes.get_or_insert_default().insert("b".to_owned(), b);
+    Known { cards: Cards { largest, is_current: true }, ..known }
+}
+
+/// The hints of what a pod is refused, and of what it is warned of, for an amount that no card has.
+fn beyond(pod: &Pod) -> (Vec<String>, Vec<String>) {
+    let evaluated = evaluate(pod, &fifteen(), Ipc::Any);
+    let hints = |all: Vec<(String, Refusal)>| {
+        let ours = all.into_iter().filter(|(_, refusal)| refusal.sentence.contains("largest"));
+        ours.map(|(_, refusal)| refusal.hint).collect()
+    };
+    (hints(evaluated.refused), hints(evaluated.warned))
+}
+
 #[test]
 fn an_amount_in_another_unit_is_refused_beside_what_else_is_wrong() {
-    let largest = [("n1".to_owned(), Some(Mib(15_360)))].into();
-    let known = Known { cards: Cards { largest, is_current: true }, ..Known::default() };
     let of = |gib: u64, cards: Option<&str>, nodes: Nodes| {
         let gpu_count = cards.map(ToOwned::to_owned);
-        let pod = Pod { gpu_count, nodes, ..pod(vec![container("a", gib, None)]) };
-        let evaluated = evaluate(&pod, &known, Ipc::Any);
-        let hints = |all: Vec<(String, Refusal)>| {
-            let ours = all.into_iter().filter(|(_, refusal)| refusal.sentence.contains("largest"));
-            ours.map(|(_, refusal)| refusal.hint).collect::<Vec<_>>()
-        };
-        (hints(evaluated.refused), hints(evaluated.warned))
+        beyond(&Pod { gpu_count, nodes, ..pod(vec![container("a", gib, None)]) })
     };
     let (refused, warned) = of(7_516_192_768, None, Nodes::Any);
     let meant = |hint: &String| hint.ends_with("aliyun.com/gpu-mem counts GiB: write 7");
@@ -232,6 +245,44 @@ fn an_amount_in_another_unit_is_refused_beside_what_else_is_wrong() {
         (8138, Some("two"), Nodes::Any),
     ] {
         assert_eq!(of(gib, cards, nodes), (vec![], vec![]), "{gib} {cards:?} {nodes:?}");
+    }
+    // Refused for their number, of which there may be thousands.
+    let names = ["aliyun.com/gpu-mem", "mpsgate.io/gpu-mem-512mi"];
+    let limits = Ok(names.map(|name| (name.to_owned(), Mib(8138 * 1024))).into());
+    let two = Container { limits, ..container("a", 0, None) };
+    assert_eq!(beyond(&pod(vec![two])), (vec![], vec![]));
+}
+
+/// What they are for may have no node now: an autoscaler brings one only where a pod waits for it.
+#[test]
+fn an_amount_is_only_warned_of_where_the_pod_may_go_to_none_of_these_nodes() {
+    let by_label = |key: &str, value: &str| Where {
+        selector: [(key.to_owned(), value.to_owned())].into(),
+        ..Where::default()
+    };
+    let on = |node: &str| Where { node: Some(node.to_owned()), ..Where::default() };
+    let term = |operator: &str| {
+        let values = vec!["a".to_owned()];
+        let pool = Expression { key: "pool".to_owned(), operator: operator.to_owned(), values };
+        let term = Term { labels: vec![pool], ..Term::default() };
+        Where { terms: vec![term], ..Where::default() }
+    };
+    for (name, place, class, is_refused) in [
+        ("anywhere", Where::default(), None, true),
+        ("its pool", by_label("pool", "a"), None, true),
+        ("gpushare's nodes", by_label("gpushare", "true"), None, false),
+        ("the node", on("n1"), None, true),
+        ("another node", on("n2"), None, false),
+        ("its pool, by affinity", term("In"), None, true),
+        ("any other pool, by affinity", term("NotIn"), None, false),
+        ("another pool, by its class", Where::default(), Some("b"), false),
+        ("a class that nobody knows", Where::default(), Some("c"), true),
+    ] {
+        let class = class.map(ToOwned::to_owned);
+        let (refused, warned) =
+            beyond(&Pod { place, class, ..pod(vec![container("a", 8138, None)]) });
+        let expected = if is_refused { (1, 0) } else { (0, 1) };
+        assert_eq!((refused.len(), warned.len()), expected, "{name}");
     }
 }
 

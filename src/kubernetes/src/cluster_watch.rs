@@ -6,14 +6,14 @@
 use std::convert::Infallible;
 
 use kube::runtime::watcher::Event;
-use mpsgate_model::{CardReport, GPU_MEMORY, GpuNode, parse_count};
+use mpsgate_model::{CardReport, GPU_MEMORY, GpuNode};
 
 use crate::follow::{Told, follow};
 use crate::listen::Lists;
 use crate::node_object::{CARDS, Labels, SHARED, parse_cards};
 use crate::objects::Objects;
 use crate::read::{Found, LeftOut, Object, part};
-use crate::wire::{NodePlace, Quantity, WireNode, WirePod};
+use crate::wire::{NodePlace, WireNode, WirePod};
 use crate::{Error, Pod, Settings, handler_annotation};
 
 /// Pods of one card at most, a node label; -1 is no limit (ACK).
@@ -51,7 +51,8 @@ pub struct ClusterNode {
     pub cards: Vec<CardReport>,
     /// Why that annotation cannot be read.
     pub unreadable: Option<String>,
-    /// It has `aliyun.com/gpu-mem`, by whatever device plugin.
+    /// It has `aliyun.com/gpu-mem`, by whatever device plugin; 0 of it, too, which is what kubelet
+    /// leaves when a plugin has ended.
     pub has_gpu_memory: bool,
     /// Where it is to have cards of mpsgate's, or says that it has: who may come to it, and where
     /// its handlers lead.
@@ -94,16 +95,8 @@ impl ClusterNode {
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
             cards,
             unreadable,
-            has_gpu_memory: node.status.capacity.get(GPU_MEMORY).is_some_and(is_any),
+            has_gpu_memory: node.status.capacity.contains_key(GPU_MEMORY),
         }
-    }
-}
-
-/// What cannot be counted is some.
-fn is_any(count: &Quantity) -> bool {
-    match count {
-        Quantity::Text(text) => parse_count(text) != Ok(0),
-        Quantity::Number(number) => number.as_u64() != Some(0),
     }
 }
 

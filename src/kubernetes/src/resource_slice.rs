@@ -8,7 +8,8 @@
 //! ```
 //! Whether a slice is as it is wanted, the API server says: it is asked what it would make of it (a
 //! dry run), and that is compared with what the watch shows. Nothing is asked while the slice has
-//! the version of that answer, so what somebody edits or deletes by hand is put back. As kubelet's
+//! the version of that answer, so what somebody edits or deletes by hand is put back. A question
+//! that fails is asked again, and nobody is told while the slice says what is wanted. As kubelet's
 //! helper for drivers does it (`k8s.io/dynamic-resource-allocation/resourceslice`): selectors,
 //! owner, left-overs first, and a field that the API server drops ends the writing.
 
@@ -263,7 +264,9 @@ impl<'a> Writer<'a> {
                 Err(error) => {
                     // Somebody wrote, and the watch has yet to show it: no word about the first.
                     let conflict = error.status() == Some(409);
-                    if !conflict || self.met {
+                    if spec.flatten().is_some_and(|spec| self.is_right(&slices, spec)) {
+                        self.say(publish, None);
+                    } else if !conflict || self.met {
                         self.say(publish, Some(format!("{}; {}", error.line(), error.hint())));
                     }
                     self.met = conflict;
@@ -319,6 +322,20 @@ impl<'a> Writer<'a> {
         Some(Step::Write { held: Some(Box::new(held.clone())), spec, generation })
     }
 
+    /// Whether what is held is what is wanted, no more and no less, by its text alone: a question
+    /// that is refused then takes nothing from anybody. What an API server adds by itself counts as
+    /// more.
+    fn is_right(&self, slices: &Slices, mut wanted: Value) -> bool {
+        let Some(held) = slices.held.get(self.own).filter(|_| slices.held.len() == 1) else {
+            return false;
+        };
+        wanted["pool"]["generation"] = held.spec["pool"]["generation"].clone();
+        keep_times(&mut wanted, &held.spec);
+        self.is_owned(&held.metadata)
+            && Lack::find(&held.spec, &wanted).is_none()
+            && Lack::find(&wanted, &held.spec).is_none()
+    }
+
     /// `None` where something was deleted.
     async fn write(&self, step: Step) -> Result<Option<Done>, Error> {
         let (held, spec, generation) = match step {
@@ -332,9 +349,9 @@ impl<'a> Writer<'a> {
             spec,
         };
         slice.metadata.name = Some(self.own.to_owned());
-        let owners = slice.metadata.owner_references.get_or_insert_default();
-        let is_owned = owners.iter().any(|owner| self.is_owner(owner));
+        let is_owned = self.is_owned(&slice.metadata);
         if !is_owned {
+            let owners = slice.metadata.owner_references.get_or_insert_default();
             owners.retain(|owner| owner.kind != "Node" || owner.name != self.node);
             // Only one owner controls.
             owners.iter_mut().for_each(|owner| owner.controller = None);
@@ -386,8 +403,10 @@ impl<'a> Writer<'a> {
         });
     }
 
-    fn is_owner(&self, owner: &OwnerReference) -> bool {
-        owner.kind == "Node" && owner.name == self.node && owner.controller == Some(true)
+    fn is_owned(&self, slice: &KeptMeta) -> bool {
+        slice.owner_references.iter().flatten().any(|owner| {
+            owner.kind == "Node" && owner.name == self.node && owner.controller == Some(true)
+        })
     }
 
     /// The node: the garbage collector deletes the slice with it. Its uid is asked for each time,

@@ -7,7 +7,7 @@ use mpsgate_oci::spec::Namespace;
 
 use crate::found::{Note, NoteAction};
 use crate::input::{Input, Ipc};
-use crate::refusal_texts;
+use crate::refusal_texts::{self, WantsHosts};
 use crate::shm::{PLACE, SharedMemory, Shm};
 
 /// A container that asks for GPU memory on this node: what it lacks, or what is to be said of it.
@@ -75,65 +75,6 @@ fn namespace(input: &Input<'_>) -> Option<Refusal> {
     };
     let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
     Some(refusal_texts::no_host_ipc(&found, why, own_users))
-}
-
-/// Why a container with GPU memory may not have an IPC namespace of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WantsHosts {
-    /// The setting alone wants it: the node has shown that its driver's clients attach without a
-    /// name in `/dev/shm`.
-    Setting,
-    /// The same: they need the servers' `/dev/shm`, and the container has it.
-    SettingBesideShm,
-    /// The driver's clients need the servers' `/dev/shm`, which the container was not seen to have.
-    Driver,
-    /// The node has not shown what its driver's clients need, and the setting waits for that
-    /// (`auto`) or does not.
-    Unseen {
-        /// It is `auto`.
-        auto: bool,
-    },
-}
-
-impl WantsHosts {
-    /// What the node has shown, and what follows from it: the rest of a refusal's sentence.
-    pub(crate) fn because(self) -> &'static str {
-        match self {
-            Self::Setting => {
-                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
-                 needs none (anonymous shared memory)"
-            }
-            Self::SettingBesideShm => {
-                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
-                 needs the server's /dev/shm alone (named shared memory), which it has"
-            }
-            Self::Driver => {
-                "and no CUDA process in it reaches the MPS server: this node's driver has shown that it needs the \
-                 server's /dev/shm (named shared memory), which it was not seen to have"
-            }
-            Self::Unseen { .. } => {
-                "and with drivers up to 555 no CUDA process in it reaches the MPS server; this node has not shown yet \
-                 what its driver needs"
-            }
-        }
-    }
-
-    /// What its operator may set instead of the host's namespace, where that helps.
-    pub(crate) fn setting(self) -> Option<&'static str> {
-        match self {
-            Self::Setting | Self::SettingBesideShm => Some(
-                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml, and it starts as it is",
-            ),
-            Self::Unseen { auto: false } => Some(
-                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml where the driver needs none, as from 580 on",
-            ),
-            Self::Unseen { auto: true } => Some(
-                "start it anew once a container with the host's has used the GPU: a driver from 580 on then shows that \
-                 it needs none",
-            ),
-            Self::Driver => None,
-        }
-    }
 }
 
 /// Why a container with GPU memory may not have an IPC namespace of its own, by the setting, by

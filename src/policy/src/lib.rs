@@ -64,7 +64,7 @@ pub use grant_edits::{
     mps_limit_of, told,
 };
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
-pub use ipc::{HOST_SHM, WantsHosts, shared_memory, wants_hosts};
+pub use ipc::{HOST_SHM, shared_memory, wants_hosts};
 pub use meanwhile::{Disturbance, Sight, judge};
 pub use mount_rules::{
     HOOK_MOUNTS, holds_ours, mounts_ours, only_looks_again, shows_card_files, touches,

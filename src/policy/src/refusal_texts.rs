@@ -2,8 +2,6 @@
 
 use mpsgate_model::{Code, Refusal, printable};
 
-use crate::ipc::WantsHosts;
-
 /// A request in a privileged container.
 #[must_use]
 pub fn privileged() -> Refusal {
@@ -146,6 +144,65 @@ const HOST_IPC_AND_USERS: &str = "remove hostUsers: false from the pod spec and 
                                   run --userns=host --ipc=host); or leave it, and choose nodes that share cards without MPS: nodeSelector \
                                   ack.node.gpu.schedule: share";
 
+/// Why a container with GPU memory may not have an IPC namespace of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WantsHosts {
+    /// The setting alone wants it: the node has shown that its driver's clients attach without a
+    /// name in `/dev/shm`.
+    Setting,
+    /// The same: they need the servers' `/dev/shm`, and the container has it.
+    SettingBesideShm,
+    /// The driver's clients need the servers' `/dev/shm`, which the container was not seen to have.
+    Driver,
+    /// The node has not shown what its driver's clients need, and the setting waits for that
+    /// (`auto`) or does not.
+    Unseen {
+        /// It is `auto`.
+        auto: bool,
+    },
+}
+
+impl WantsHosts {
+    /// What the node has shown, and what follows from it: the rest of a refusal's sentence.
+    pub(crate) fn because(self) -> &'static str {
+        match self {
+            Self::Setting => {
+                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
+                 needs none (anonymous shared memory)"
+            }
+            Self::SettingBesideShm => {
+                "and policy.ipc = \"require-host\" wants the MPS server's, though this node's driver has shown that it \
+                 needs the server's /dev/shm alone (named shared memory), which it has"
+            }
+            Self::Driver => {
+                "and no CUDA process in it reaches the MPS server: this node's driver has shown that it needs the \
+                 server's /dev/shm (named shared memory), which it was not seen to have"
+            }
+            Self::Unseen { .. } => {
+                "and with drivers up to 555 no CUDA process in it reaches the MPS server; this node has not shown yet \
+                 what its driver needs"
+            }
+        }
+    }
+
+    /// What its operator may set instead of the host's namespace, where that helps.
+    pub(crate) fn setting(self) -> Option<&'static str> {
+        match self {
+            Self::Setting | Self::SettingBesideShm => Some(
+                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml, and it starts as it is",
+            ),
+            Self::Unseen { auto: false } => Some(
+                "set policy.ipc = \"auto\" in /etc/mpsgate/config.toml where the driver needs none, as from 580 on",
+            ),
+            Self::Unseen { auto: true } => Some(
+                "start it anew once a container with the host's has used the GPU: a driver from 580 on then shows that \
+                 it needs none",
+            ),
+            Self::Driver => None,
+        }
+    }
+}
+
 /// A request in an IPC namespace that is not the MPS server's, which it has to be; `own_users`: in
 /// a user namespace of its own.
 #[must_use]
@@ -165,8 +222,9 @@ pub fn pod_without_host_ipc(own_users: bool) -> Refusal {
          no CUDA process in it reaches the MPS server"
     );
     let host = if own_users { HOST_IPC_AND_USERS } else { "set hostIPC: true in the pod spec" };
+    // The setting first: the end of a long warning is cut off, and a template's says this too.
     let hint = format!(
-        "{host}; or, with drivers from 580 on, set config.policy.ipc: auto in the chart, and it needs none"
+        "with drivers from 580 on, set config.policy.ipc: auto in the chart, and it needs none; or {host}"
     );
     Refusal::new(Code::NoHostIpc, sentence, hint)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mpsgate_cluster::bypass::Known;
 use mpsgate_kubernetes::{Change, ClusterNode};
-use mpsgate_model::{GpuNode, Mib, RuntimeClass};
+use mpsgate_model::{ANY_CARD, GpuNode, Mib, RuntimeClass};
 
 use crate::cluster::Source;
 
@@ -100,11 +100,13 @@ fn node(node: &ClusterNode) -> Option<(String, GpuNode)> {
     Some((node.name.clone(), node.shared.clone()?))
 }
 
-/// The node, where it has cards, and what the largest of them has where it says so.
+/// The node, where it has cards, and what the largest of them has where it says so. What no card
+/// has is not believed: one node would end the check of amounts for all.
 fn largest_card(node: &ClusterNode) -> Option<(String, Option<Mib>)> {
-    let largest = node.cards.iter().map(|card| card.memory).max();
+    let says = node.cards.iter().map(|card| card.memory).max();
+    let largest = says.filter(|most| *most <= ANY_CARD);
     let has_some = node.shared.is_some() || node.has_gpu_memory || node.unreadable.is_some();
-    (largest.is_some() || has_some).then(|| (node.name.clone(), largest))
+    (says.is_some() || has_some).then(|| (node.name.clone(), largest))
 }
 
 #[cfg(test)]
@@ -205,21 +207,26 @@ mod tests {
         assert_eq!(shown(&seen), (vec![], false));
         seen.tell_node(&Change::Listed(vec![
             node("n1", cards(&[8192, 15_360])),
-            with("cpu", json!({"cpu": "4", "aliyun.com/gpu-mem": "0"})),
+            with("cpu", json!({"cpu": "4"})),
         ]));
         assert_eq!(shown(&seen), (named(&[("n1", Some(15_360))]), true));
-        // Another system's, one whose report cannot be read, and one that has not reported yet.
+        // Another system's, one whose report cannot be read, one that has not reported yet, another
+        // system's whose plugin has ended, and one that says what no card has.
         seen.tell_node(&Change::Put(with("n2", json!({"aliyun.com/gpu-mem": 15_109}))));
         seen.tell_node(&Change::Put(node("n3", json!({"mpsgate.io/cards": "no"}))));
         seen.tell_node(&Change::Put(node("n4", json!({}))));
-        let some = [("n1", Some(15_360)), ("n2", None), ("n3", None), ("n4", None)];
+        seen.tell_node(&Change::Put(with("n5", json!({"aliyun.com/gpu-mem": "0"}))));
+        seen.tell_node(&Change::Put(node("n6", cards(&[8192, u64::MAX]))));
+        let unknown = ["n2", "n3", "n4", "n5", "n6"];
+        let mut some = vec![("n1", Some(15_360))];
+        some.extend(unknown.map(|name| (name, None)));
         assert_eq!(shown(&seen), (named(&some), true));
-        for gone in ["n2", "n3", "n4"] {
+        for gone in unknown {
             seen.tell_node(&Change::Gone(gone.to_owned()));
         }
         assert_eq!(shown(&seen), (named(&some[..1]), true));
         let left_out =
-            LeftOut { kind: "Node", name: "n5".to_owned(), why: String::new(), counts: false };
+            LeftOut { kind: "Node", name: "n7".to_owned(), why: String::new(), counts: false };
         seen.tell_node(&Change::LeftOut(vec![left_out]));
         assert!(!shown(&seen).1);
         seen.tell_node(&Change::LeftOut(vec![]));

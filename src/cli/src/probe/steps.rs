@@ -9,62 +9,21 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::io::{self, BufRead as _, Write as _};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_edge::ExitCode;
-use serde::{Deserialize, Serialize};
 
 use super::allocate_all;
 use super::cuda::Cuda;
-use crate::cuda_client::{self, Client, Silent};
+use crate::cuda_client::{self, Client, Silent, Step};
 use crate::error::CudaError;
 
 /// What a client beside may take for all its steps; then its asker has given up, too.
 const BESIDE: Duration = Duration::from_secs(15);
 /// A signal ends the container with all that is in it.
 static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// What a step came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Step {
-    /// Which.
-    pub(crate) step: String,
-    /// What was allocated in all so far.
-    pub(crate) allocated_mib: u64,
-    /// What a second client of this container has.
-    #[serde(default)]
-    pub(crate) beside_mib: u64,
-    /// How often its kernel ran in this step.
-    #[serde(default)]
-    pub(crate) launches: u64,
-    /// Whether CUDA says that it is a client of an MPS server, where it tells.
-    pub(crate) mps_client: Option<bool>,
-    /// What CUDA said no with.
-    pub(crate) error: Option<String>,
-    /// CUDA's number of it.
-    pub(crate) code: Option<i32>,
-    /// There is no CUDA here, so that it was not CUDA who said no.
-    pub(crate) no_library: bool,
-}
-
-impl Step {
-    /// What its client has, unless it failed.
-    pub(crate) fn mib(&self) -> u64 {
-        if self.error.is_none() { self.allocated_mib } else { 0 }
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.error {
-            None => write!(f, "{} MiB", self.allocated_mib),
-            Some(why) => f.write_str(why),
-        }
-    }
-}
 
 pub(super) fn run(library: &OsStr) -> ExitCode {
     let mut client = Steps::new(library);

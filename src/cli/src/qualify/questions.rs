@@ -12,8 +12,7 @@ use mpsgate_model::{
     Answer, ComputeMode, ContainerId, GrantKey, Guarantee, Instance, OneOf, Question, Verdict,
 };
 
-use crate::cuda_client::{self, Bundle, Client, Container, Runs, Runtime, Silent};
-use crate::probe::Step;
+use crate::cuda_client::{self, Bundle, Client, Container, Runs, Runtime, Silent, Step};
 use crate::{CliError, daemon_call};
 
 /// For all of them.

@@ -250,6 +250,7 @@ fn a_no_while_a_process_of_nobody_uses_the_card_is_none() {
         answer.meanwhile.contains(&format!("without a grant used it: pid {pid}")),
         "{answer:?}"
     );
+    assert!(daemon.card(0).failures.is_empty(), "{:?}", daemon.card(0).failures);
     // What is only drawn with it, as always there, is nothing to the answers.
     used("graphics", 900);
     let answer = disturbed(&daemon, Question::Limit, || {});

@@ -139,6 +139,22 @@ async fn a_slice_that_is_right_already_is_left_as_it_is_by_the_next_mpsgated() {
     })
     .await;
     assert_eq!(server.store(|store| (store.writes(), generation(store))), (1, Some(1)));
+    // Somebody's webhook is down, by which the API server refuses even the question.
+    let refusal = || ("PUT resourceslices/gpu-1-mpsgate.io", Fault::Status(500));
+    server.store(|store| {
+        store.asked.clear();
+        store.faults = std::iter::repeat_with(refusal).take(9).collect();
+    });
+    beside(&server, wanted(15360), async |send, mut slices| {
+        let puts = |store: &Store| store.asked.iter().filter(|one| one.starts_with("PUT")).count();
+        until(&server, |store| puts(store) >= 2).await;
+        assert_eq!(slices.borrow().write_error, None);
+        send.send_replace(wanted(1000));
+        let shown = seen(&mut slices, |slices| slices.write_error.is_some()).await;
+        let error = shown.write_error.expect("waited for");
+        assert!(error.contains("cannot change ResourceSlice gpu-1-mpsgate.io"), "{error}");
+    })
+    .await;
 }
 
 #[tokio::test]

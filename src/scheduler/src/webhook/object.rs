@@ -9,7 +9,7 @@ use mpsgate_cluster::admission::{
 use mpsgate_cluster::bypass::{Expression, Term, Where};
 use mpsgate_kubernetes::{LimitError, parse_limits};
 use mpsgate_model::printable::chain;
-use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal, Resource, parse_count};
+use mpsgate_model::{Code, GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Refusal, parse_count};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{
     PROC, clean, inside, is_exempt, names_processes, pod_mount, pod_variables, touches,
@@ -37,8 +37,6 @@ const LONGEST_NAME: usize = 63;
 const DEVICES: &str = "/dev/nvidia";
 /// Of a device's path, what is told of it: characters.
 const LONGEST_DEVICE: usize = 128;
-/// How the resources of other plugins begin that give a card or a part of one.
-const OTHER_CARDS: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 /// `PATH_MAX` of Linux.
 const LONGEST_PATH: usize = 4096;
 
@@ -519,14 +517,13 @@ fn amounts(container: &review_wire::Container) -> Result<(Vec<(String, Mib)>, u6
     Ok(found)
 }
 
-/// A resource by which another device plugin gives it a card: NVIDIA's, or one that goes by its
-/// name.
+/// A resource by which NVIDIA's device plugin gives it a card, or a MIG device. What only begins
+/// like these is an amount or a share: `nvidia.com/gpumem`, `nvidia.com/gpu.shared`.
 fn other_card(container: &review_wire::Container) -> Option<String> {
     let limits = &container.resources.0.as_ref()?.limits.ours;
     let gives_one = |name: &str, count: &RawValue| {
-        OTHER_CARDS.iter().any(|start| name.starts_with(start))
-            && Resource::parse(name).is_none()
-            && parse_count(count.get().trim_matches('"')) != Ok(0)
+        let is_card = name == "nvidia.com/gpu" || name.starts_with("nvidia.com/mig-");
+        is_card && parse_count(count.get().trim_matches('"')) != Ok(0)
     };
     let mut all = limits.iter().filter(|(name, count)| gives_one(name, count));
     all.next().map(|(name, _)| name.chars().take(LONGEST_DEVICE).collect())

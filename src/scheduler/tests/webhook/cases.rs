@@ -148,6 +148,13 @@ fn amounts() -> Vec<Case> {
             "none of another plugin's cards beside GPU memory",
             limits(json!({"nvidia.com/gpu": "0", "aliyun.com/gpu-mem": "7"})),
         ),
+        (
+            "amounts and shares of other plugins beside GPU memory",
+            limits(json!({
+                "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30",
+                "nvidia.com/gpu.shared": "1", "aliyun.com/gpu-mem": "7",
+            })),
+        ),
         ("no GPU memory", pod(json!({"cpu": "1", "memory": "1Gi"}))),
         ("whole cards of another device plugin", pod(json!({"nvidia.com/gpu": 1}))),
         ("zero", pod(json!({"aliyun.com/gpu-mem": 0}))),
