@@ -11,8 +11,8 @@
 //!
 //! What some card may have is never refused: an autoscaler brings a node of another size only where
 //! a pod waits for it. Nor is anything while another system's nodes have the resource, which may
-//! count it in MiB, or of a pod that may go to none of mpsgate's nodes: an autoscaler may have taken
-//! away the last of that other system's.
+//! count it in MiB, or of a pod that may go to none of mpsgate's nodes: an autoscaler may have
+//! taken away the last of that other system's.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

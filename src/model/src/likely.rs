@@ -1,6 +1,7 @@
 //! What somebody meant who wrote an amount in another unit's words: for hints, and never counted
 //! with.
 
+use crate::quantity::is_quote;
 use crate::{Mib, Resource};
 
 /// More than any card has. The largest of 2026 have 288 GiB.
@@ -29,11 +30,6 @@ pub fn quantity(text: &str) -> Option<String> {
     };
     let meant = format!("{number}{unit}");
     Mib::parse_quantity(&meant).is_ok().then_some(meant)
-}
-
-/// Whether a character is one that a shell would have taken away.
-pub(crate) fn is_quote(one: char) -> bool {
-    matches!(one, '"' | '\'' | '`' | '“' | '”' | '‘' | '’')
 }
 
 impl Resource {

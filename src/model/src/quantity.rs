@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::likely::is_quote;
 use crate::number::{Number, QuantityError, is_exponent, parse_count, unit};
 
 /// GPU memory in MiB (2^20 bytes), the only unit that the ledger and the MPS channel know.
@@ -135,6 +134,11 @@ impl Mib {
         }
         Ok(Self(gib * 1024))
     }
+}
+
+/// Whether a character is one that a shell would have taken away.
+pub(crate) fn is_quote(one: char) -> bool {
+    matches!(one, '"' | '\'' | '`' | '“' | '”' | '‘' | '’')
 }
 
 #[cfg(test)]

@@ -28,8 +28,10 @@ use mpsgate_model::{ComputeMode, GpuUuid, GrantKey, Mib, OneOf};
 use mpsgate_policy::{Condition, SharedMemory};
 
 pub use self::card_asked::{Asking, Qualified};
-pub use self::card_events::{CardEvent, CardNews, Closing, Control, GateSeen, Seen, View};
+pub use self::card_events::{CardEvent, Closing, Control, GateSeen, Seen, View};
 use self::card_state::State;
+pub use crate::effect::CardNews;
+pub use crate::trouble::Trouble;
 
 /// One card of the node. Outside this crate nobody has one to change.
 #[derive(Debug, Clone)]
@@ -153,23 +155,6 @@ pub enum Health {
     Unhealthy(Trouble),
 }
 
-/// What is wrong, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// The end of a sentence that begins with the card: `is in MIG mode`.
-    pub why: String,
-    /// What to do.
-    pub hint: String,
-}
-
-impl Trouble {
-    /// Of a sentence's end and a command.
-    pub fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        // One line: it becomes part of a sentence, of a table and of the runtime's log.
-        Self { why: why.into().replace('\n', " | "), hint: hint.into() }
-    }
-}
-
 impl Health {
     pub(crate) fn condition(&self) -> Condition<'_> {
         match self {
@@ -194,7 +179,7 @@ impl Health {
 
 impl Card {
     /// One that NVML has just shown for the first time.
-    fn new(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Self {
+    pub(crate) fn new(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Self {
         Self {
             uuid: uuid.clone(),
             index: 0,

@@ -3,9 +3,10 @@
 
 use mpsgate_api::Done;
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{GpuUuid, Grant, GrantKey, PodContainer};
+use mpsgate_model::{GpuUuid, Grant, GrantKey, Mib, PodContainer};
+use mpsgate_policy::SharedMemory;
 
-use crate::card::CardNews;
+use crate::trouble::Trouble;
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,4 +53,27 @@ pub enum Why {
     Watchdog,
     /// Its card's MPS has died.
     MpsFault,
+}
+
+/// What the log says of a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CardNews {
+    /// It takes grants.
+    Ready(Mib),
+    /// It does not.
+    NotReady(Trouble),
+    /// Its control daemon answers: pid, whether it was there before, memory.
+    Answers(u32, bool, Mib),
+    /// How its servers share memory.
+    SharedMemory(SharedMemory),
+    /// NVML shows it again.
+    Back,
+    /// NVML does not show it.
+    Lost(Trouble),
+    /// The settings do not name it any more, and it has grants.
+    Kept,
+    /// These containers' grants are broken.
+    Broken(Vec<String>),
+    /// The driver limits no container of it by cgroup.
+    Unlimited(Trouble),
 }

@@ -23,6 +23,7 @@ pub mod refusal_counts;
 mod refuse;
 pub mod slice_sizes;
 mod state;
+mod trouble;
 pub mod usage_sums;
 
 pub use backend::Backend;

@@ -1,25 +1,8 @@
 //! How a card that cannot do what is asked of it is refused: each sentence once.
 
-use std::fmt::Display;
-
 use mpsgate_model::{Code, Refusal};
 
-use crate::card::{Card, Trouble};
-
-impl Trouble {
-    /// As a refusal that begins with `of`: the card, or what was tried.
-    #[must_use]
-    pub fn refusal(&self, of: impl Display) -> Refusal {
-        Refusal::new(Code::GpuUnhealthy, format!("{of} {}", self.why), self.hint.clone())
-    }
-}
-
-/// Of one that is a sentence by itself.
-impl From<Trouble> for Refusal {
-    fn from(Trouble { why, hint }: Trouble) -> Self {
-        Self::new(Code::GpuUnhealthy, why, hint)
-    }
-}
+use crate::card::Card;
 
 impl Card {
     /// Whether nothing is known to keep it from serving clients.

@@ -16,6 +16,7 @@
 //! the entry's process gone and releases it again.
 
 mod asker;
+mod card_change;
 mod card_questions;
 mod cgroups;
 mod default_limit;

@@ -101,7 +101,7 @@ fn node(node: &ClusterNode) -> Option<(String, GpuNode)> {
 }
 
 /// The node, where it has cards, and what the largest of them has where it says so. What no card
-/// has is not believed: one node would end the check of amounts for all.
+/// has is not trusted: one node would end the check of amounts for all.
 fn largest_card(node: &ClusterNode) -> Option<(String, Option<Mib>)> {
     let says = node.cards.iter().map(|card| card.memory).max();
     let largest = says.filter(|most| *most <= ANY_CARD);

@@ -9,7 +9,7 @@ use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Cdi, CdiEdits, Code, Grant, GrantKey, GrantedCard, Refusal};
 use mpsgate_node::Confirmed;
-use mpsgate_node::Reserved;
+use mpsgate_node::{Effect, Reserved};
 use tokio::time::timeout;
 
 use super::{open_door, refused};
@@ -167,10 +167,12 @@ async fn take(
     holder: ProcessId,
     confirmed: Option<&Confirmed>,
 ) -> Result<Reserved, Refusal> {
-    let try_it = || {
+    let mut removes = false;
+    let mut try_it = || {
         daemon.change(|node, effects| {
-            let reserved =
-                node.reserve(call, confirmed, holder, &ThisMachine, now_ms(), effects)?;
+            let reserved = node.reserve(call, confirmed, holder, &ThisMachine, now_ms(), effects);
+            removes |= effects.iter().any(|effect| matches!(effect, Effect::RemoveRecord(_)));
+            let reserved = reserved?;
             if let Some(entry) = node.ledger().get(&reserved.grant.key) {
                 ends::start(daemon, entry);
                 if call.for_parent {
@@ -188,6 +190,11 @@ async fn take(
             cause.pass(daemon, line, &call.key, pod).await;
             reserved = try_it();
         }
+    }
+    if removes {
+        // The record of the instance before lies where the shim writes this one's.
+        let gone = daemon.files.settled(FileKind::Records);
+        line.wait("the record of the instance before is being removed", gone).await;
     }
     reserved
 }
@@ -210,9 +217,6 @@ async fn grant<'a>(
         let _ = open_door::close_if_ended(daemon, &reserved.grant).await;
         return Err(refusal);
     }
-    // The record of the instance before lies where the shim writes this one's.
-    let gone = daemon.files.settled(FileKind::Records);
-    line.wait("the record of the instance before is being removed", gone).await;
     let grant = Box::new(reserved.grant);
     open_door::close_if_ended(daemon, &grant).await?;
     let cdi = Box::new(cdi_edits(daemon, &grant));

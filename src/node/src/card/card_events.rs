@@ -174,26 +174,3 @@ pub enum GateSeen {
     /// It was not, and could not be started.
     Missing(Trouble),
 }
-
-/// What the log says of a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CardNews {
-    /// It takes grants.
-    Ready(Mib),
-    /// It does not.
-    NotReady(Trouble),
-    /// Its control daemon answers: pid, whether it was there before, memory.
-    Answers(u32, bool, Mib),
-    /// How its servers share memory.
-    SharedMemory(SharedMemory),
-    /// NVML shows it again.
-    Back,
-    /// NVML does not show it.
-    Lost(Trouble),
-    /// The settings do not name it any more, and it has grants.
-    Kept,
-    /// These containers' grants are broken.
-    Broken(Vec<String>),
-    /// The driver limits no container of it by cgroup.
-    Unlimited(Trouble),
-}
