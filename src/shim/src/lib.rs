@@ -11,6 +11,7 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod alloc;
 mod ask_grant;
 mod card_mounts;
 mod create;

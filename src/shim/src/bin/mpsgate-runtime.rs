@@ -4,6 +4,10 @@
 
 use std::ffi::{c_char, c_int};
 
+// SAFETY: this program never starts a thread.
+#[global_allocator]
+static ALLOCATOR: mpsgate_shim::alloc::Bump = unsafe { mpsgate_shim::alloc::Bump::new() };
+
 /// C's main.
 ///
 /// # Safety
